@@ -1,0 +1,60 @@
+# Everything works on a machine with Python 3.11 or later and its venv module:
+#   make demo    make a small embedding, open it, look words up
+#   make test    run every test
+# The first run installs into .venv; later runs need no network.
+
+PYTHON ?= python3
+ifeq ($(OS),Windows_NT)
+VENV_PYTHON := .venv/Scripts/python.exe
+else
+VENV_PYTHON := .venv/bin/python
+endif
+PIP_INSTALL := "$(VENV_PYTHON)" -m pip install --quiet --disable-pip-version-check
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint bench bench-quick format clean
+
+demo: .venv/demo.installed
+	"$(VENV_PYTHON)" -m embmap demo
+
+test: .venv/test.installed
+	"$(VENV_PYTHON)" -m pytest $(PYTEST_ARGS)
+
+lint: .venv/lint.installed
+	"$(VENV_PYTHON)" -m ruff check .
+	"$(VENV_PYTHON)" -m ruff format --check .
+	"$(VENV_PYTHON)" -m mypy
+	"$(VENV_PYTHON)" -m numpydoc lint $$(git ls-files 'embmap/*.py')
+
+format: .venv/lint.installed
+	"$(VENV_PYTHON)" -m ruff check --fix .
+	"$(VENV_PYTHON)" -m ruff format .
+
+bench: .venv/test.installed
+	"$(VENV_PYTHON)" -m benchmarks
+
+bench-quick: .venv/test.installed
+	"$(VENV_PYTHON)" -m benchmarks --quick
+
+.venv/created:
+	$(PYTHON) -m venv .venv
+	@echo created > $@
+
+.venv/demo.installed: .venv/created pyproject.toml
+	$(PIP_INSTALL) --editable ".[cli]"
+	@echo installed > $@
+
+# The peers are compared with where they install; tests that need one say so when it is missing.
+.venv/test.installed: .venv/created pyproject.toml
+	$(PIP_INSTALL) --editable ".[test]"
+	for peer in "finalfusion==0.7.1" "gensim>=4.3.3"; do \
+		$(PIP_INSTALL) "$$peer" || echo "$$peer does not install here: its tests are skipped"; \
+	done
+	@echo installed > $@
+
+.venv/lint.installed: .venv/created pyproject.toml
+	$(PIP_INSTALL) --editable ".[lint]"
+	@echo installed > $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .benchmarks .hypothesis

@@ -1,0 +1,70 @@
+"""Files that are either the old one or the whole new one, whatever happens while they are written.
+
+Every writer in embmap writes to a temporary file beside the target, flushes it to the disk and
+renames it over the target; an error or a crash leaves the old file untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["replacing"]
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `path` when the block ends without an error.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to create or replace.
+
+    Yields
+    ------
+    binary file
+        Open for reading and writing, seekable.
+
+    Raises
+    ------
+    OSError
+        When the folder does not exist or cannot be written.
+    """
+    target = Path(os.fsdecode(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(target))
+    # A link is followed, so that the file it names is replaced and not the link.
+    target = target.resolve()
+    temporary = target.parent / f".embmap-{secrets.token_hex(8)}.tmp"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
+    try:
+        with open(descriptor, "w+b") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        if target.exists():
+            with contextlib.suppress(OSError):
+                temporary.chmod(target.stat().st_mode & 0o777)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where folders can be opened."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,340 @@
+"""The command ``embmap``: a thin layer over the public face.
+
+Tables for people on a terminal, JSON for programs. Exit status 0; 1 when a word is unknown or a
+check found a problem; 2 for a bad file or bad usage. An error is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+import embmap
+
+__all__ = ["run"]
+
+app = typer.Typer(
+    help="Open embedding files without reading them.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An embedding file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+LayoutOption = Annotated[
+    str | None, typer.Option(help="Read the file as this dialect of its format.")
+]
+
+
+class Backend(StrEnum):
+    """How the file is read."""
+
+    MMAP = "mmap"
+    READ = "read"
+
+
+class VectorFormat(StrEnum):
+    """How vectors are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    NPY = "npy"
+
+
+BackendOption = Annotated[Backend, typer.Option(help="Map the file or read parts of it.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"embmap {embmap.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@app.command()
+def info(
+    file: FileArgument,
+    as_json: JsonOption = False,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """Say what a file is, from its header alone."""
+    with embmap.open(file, layout=layout, backend=backend.value) as opened:
+        facts = opened.info()
+    if as_json:
+        _print_json(facts)
+        return
+    table = Table("field", "value", show_header=False, box=None)
+    for name, value in _flat(facts):
+        table.add_row(name, value)
+    _console().print(table)
+
+
+@app.command()
+def ls(
+    file: FileArgument,
+    as_json: JsonOption = False,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """List the parts of a file and where they lie."""
+    with embmap.open(file, layout=layout, backend=backend.value) as opened:
+        parts = opened.info()["chunks"]
+    if as_json:
+        _print_json(parts)
+        return
+    table = Table(*(parts[0] if parts else ()), box=None)
+    for part in parts:
+        table.add_row(*(_text(value) for value in part.values()))
+    _console().print(table)
+
+
+@app.command()
+def get(
+    file: FileArgument,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORD...", help="Words; - reads them from stdin.")
+    ] = None,
+    row: Annotated[list[int] | None, typer.Option(help="A row number; may be repeated.")] = None,
+    format: Annotated[VectorFormat, typer.Option(help="How to print.")] = VectorFormat.TEXT,
+    output: Annotated[Path | None, typer.Option(help="Write here and not to stdout.")] = None,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """Print the vectors of words or rows."""
+    if not words and not row:
+        raise typer.BadParameter("give a WORD or --row")
+    if words == ["-"]:
+        words = sys.stdin.read().splitlines()
+    with embmap.open(file, layout=layout, backend=backend.value) as opened:
+        found: list[tuple[str | int, Any]] = [(word, opened.get(word)) for word in words or ()]
+        for number in row or ():
+            try:
+                found.append((number, opened[number]))
+            except IndexError:
+                found.append((number, None))
+        unknown = [key for key, vector in found if vector is None]
+        known = [(key, vector) for key, vector in found if vector is not None]
+        if format is VectorFormat.NPY and unknown:
+            known = []  # an array with rows left out would be taken for a whole one
+        if known:
+            _write_vectors(known, format, output)
+    for key in unknown:
+        what = f"no vector for {key!r}" if isinstance(key, str) else f"no row {key}"
+        _complain(f"{file}: {what}")
+    if unknown:
+        raise typer.Exit(1)
+
+
+def _write_vectors(
+    found: Sequence[tuple[str | int, Any]], format: VectorFormat, output: Path | None
+) -> None:
+    if format is VectorFormat.NPY:
+        vectors = np.stack([vector for _, vector in found])
+        if output is not None:
+            with output.open("wb") as binary:
+                np.save(binary, vectors)
+        elif sys.stdout.isatty():
+            raise typer.BadParameter("npy is binary; redirect it or give --output")
+        else:
+            np.save(sys.stdout.buffer, vectors)
+        return
+    with _text_output(output) as out:
+        if format is VectorFormat.JSON:
+            values = [
+                {"word" if isinstance(key, str) else "row": key, "vector": vector.tolist()}
+                for key, vector in found
+            ]
+            json.dump(values, out, ensure_ascii=False)
+            out.write("\n")
+            return
+        for key, vector in found:
+            # The shortest digits that give the same number back in the file's own type.
+            digits = (np.format_float_positional(x, trim="-") for x in vector)
+            if vector.dtype.kind != "f":
+                digits = (str(x) for x in vector.tolist())
+            out.write(f"{key} {' '.join(digits)}\n")
+
+
+@contextmanager
+def _text_output(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+    else:
+        with output.open("w", encoding="utf-8", newline="\n") as out:
+            yield out
+
+
+@app.command()
+def verify(
+    file: FileArgument,
+    as_json: JsonOption = False,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """Check everything in a file: words, sizes, values, its index."""
+    with embmap.open(file, layout=layout, backend=backend.value) as opened, _progress() as step:
+        report = opened.verify(step)
+    if as_json:
+        problems = [problem._asdict() for problem in report.problems]
+        _print_json({"ok": report.ok, "checked": report.checked, "problems": problems})
+    else:
+        for severity, offset, message in report.problems:
+            where = "" if offset is None else f" (byte {offset})"
+            typer.echo(f"{severity}: {message}{where}")
+        verdict = "ok" if report.ok else "damaged"
+        typer.echo(f"{file}: {verdict}; checked {', '.join(report.checked)}")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def index(
+    file: FileArgument,
+    output: Annotated[Path | None, typer.Option(help="Where to write it; FILE.embx.")] = None,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """Write a word index beside a file, so that look-ups need not scan it."""
+    with (
+        embmap.open(file, layout=layout, backend=backend.value, index="memory") as opened,
+        _progress() as step,
+    ):
+        try:
+            path = opened.build_index(output, progress=step)
+        except ValueError as error:
+            if isinstance(error, embmap.EmbmapError):
+                raise
+            raise typer.BadParameter(str(error)) from None
+        n_words = len(opened)
+    typer.echo(f"{path}: {n_words} words, {path.stat().st_size} bytes")
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep the files here; a temporary folder by default.")
+    ] = None,
+) -> None:
+    """Make a real embedding from this Python's docstrings and look words up in it."""
+    from embmap.demo.tour import tour
+
+    tour(_console(), folder)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        What stands after ``embmap`` on the command line.
+
+    Returns
+    -------
+    int
+        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage.
+    """
+    warnings.showwarning = _show_warning
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
+        sys.stdout.flush()
+    except (embmap.EmbmapError, ImportError) as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be said on it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}")
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted")
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # click's, or typer's own copy of click
+        if message is None:
+            if isinstance(error, ValueError):  # an argument that the library refuses
+                return _fail(str(error))
+            raise
+        return _fail(f"{message()} (embmap --help)")
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str) -> int:
+    _complain(message)
+    return 2
+
+
+def _complain(message: str) -> None:
+    line = " ".join(message.split())
+    sys.stderr.write(f"embmap: {line}\n")
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _complain(f"warning: {message}")
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on stderr while something long runs, if somebody is watching."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield step
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield prefix + name, ", ".join(str(item.get("name", item)) for item in value)
+        elif value is not None:
+            yield prefix + name, _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " x ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,66 @@
+"""Picks numpy or numba for the loops that numpy cannot express well.
+
+numba costs a third of a second to import, so it is loaded only once the work asked for so far would
+have paid for it. The environment variable EMBMAP_KERNELS decides otherwise: "numpy" never loads it,
+"numba" loads it at once and insists on it. Both give identical results.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+__all__ = ["jit_for"]
+
+_WORTH_LOADING = 50_000_000
+"""Additions after which compiled loops have repaid loading them (about 0.3 s of numpy)."""
+
+_done = 0
+_jit: ModuleType | None = None
+_failed = False
+
+
+def jit_for(n_operations: int) -> ModuleType | None:
+    """Return the module of compiled kernels, or None when numpy is to do the work.
+
+    Parameters
+    ----------
+    n_operations : int
+        How many elementary operations the caller is about to do.
+
+    Returns
+    -------
+    module or None
+        :mod:`embmap.codecs.jit`, or None.
+
+    Raises
+    ------
+    ImportError
+        When EMBMAP_KERNELS is "numba" and numba is not installed.
+    ValueError
+        When EMBMAP_KERNELS is neither "numpy" nor "numba".
+    """
+    global _done, _jit, _failed
+    choice = os.environ.get("EMBMAP_KERNELS")
+    if choice == "numpy":
+        return None
+    if _jit is not None:
+        return _jit
+    if choice:
+        if choice != "numba":
+            raise ValueError(f"EMBMAP_KERNELS must be 'numpy' or 'numba', not {choice!r}")
+    else:
+        _done += n_operations
+        if _failed or _done < _WORTH_LOADING:
+            return None
+    try:
+        from embmap.codecs import jit
+    except ImportError as error:
+        _failed = True
+        if choice == "numba":
+            raise ImportError(
+                "EMBMAP_KERNELS=numba needs numba: pip install 'embmap[jit]'"
+            ) from error
+        return None
+    _jit = jit
+    return jit

@@ -1,0 +1,200 @@
+"""Product quantization: vectors stored as one byte for each of their parts.
+
+A vector of d numbers is cut into q parts; each part is the nearest of k centroids, and the file
+keeps the centroids (the codebooks) and their numbers (the codes). Decoding looks the centroids up,
+turns the result by a projection if there is one, and scales it by the row's norm if there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import FormatError
+from embmap.matrix import Matrix
+
+__all__ = ["ProductMatrix", "Quantized", "reconstruct"]
+
+_BLOCK_ROWS = 256  # their parts and the output stay in the second-level cache
+
+
+def reconstruct(
+    codes: npt.NDArray[np.uint8],
+    codebooks: npt.NDArray[np.float32],
+    projection: npt.NDArray[np.float32] | None = None,
+    norms: npt.NDArray[np.float32] | None = None,
+    out: npt.NDArray[np.float32] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Decode product-quantized rows.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray
+        Shape (n, q), uint8: numbers of centroids, each below k.
+    codebooks : numpy.ndarray
+        Shape (q, k, d / q), float32: the centroids.
+    projection : numpy.ndarray, optional
+        Shape (d, d), float32: row vectors are multiplied by its transpose.
+    norms : numpy.ndarray, optional
+        Shape (n,), float32: what to scale the rows by.
+    out : numpy.ndarray, optional
+        Shape (n, d), float32, contiguous: where to put them.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, d), float32.
+
+    Raises
+    ------
+    IndexError
+        When a code is not below k.
+    """
+    q, k, part = codebooks.shape
+    out = np.empty((len(codes), q * part), np.float32) if out is None else out
+    if k < 256 and codes.size and int(codes.max()) >= k:
+        raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
+    centroids = codebooks.reshape(q * k, part)
+    bases = np.arange(0, q * k, k)
+    for start in range(0, len(codes), _BLOCK_ROWS):
+        block = codes[start : start + _BLOCK_ROWS]
+        rows = out[start : start + len(block)]
+        np.take(
+            centroids, block + bases, axis=0, out=rows.reshape(len(block), q, part), mode="clip"
+        )
+    if projection is not None:
+        np.matmul(out, projection.T, out=out)
+    if norms is not None:
+        out *= norms[:, np.newaxis]
+    return out
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A product-quantized matrix to be written.
+
+    Attributes
+    ----------
+    codes : array-like or Matrix
+        Shape (rows, q), uint8.
+    codebooks : array-like
+        Shape (q, k, d / q), float32.
+    projection : array-like, optional
+        Shape (d, d), float32.
+    norms : array-like, optional
+        Shape (rows,), float32: one for each row.
+    """
+
+    codes: Any
+    codebooks: npt.ArrayLike
+    projection: npt.ArrayLike | None = None
+    norms: npt.ArrayLike | None = None
+
+
+class ProductMatrix(Matrix):
+    """Rows decoded from codes when they are asked for: float32 of shape (rows, d).
+
+    Parameters
+    ----------
+    codes : Matrix
+        Shape (rows, q), uint8.
+    codebooks : Matrix
+        Shape (q * k, d / q), float32.
+    k : int
+        Centroids of each part.
+    projection : Matrix, optional
+        Shape (d, d), float32.
+    norms : Matrix, optional
+        Shape (rows, 1), float32.
+    where : dict
+        path and format, for errors.
+    """
+
+    def __init__(
+        self,
+        codes: Matrix,
+        codebooks: Matrix,
+        k: int,
+        projection: Matrix | None,
+        norms: Matrix | None,
+        where: dict[str, Any],
+    ) -> None:
+        rows, q = codes.shape
+        self.shape = (rows, codebooks.shape[1] * q)
+        self.dtype = np.dtype(np.float32)
+        self.codes = codes
+        self._codebooks = codebooks
+        self._k = k
+        self._projection = projection
+        self._norms = norms
+        self._where = where
+        self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    @property
+    def codebooks(self) -> npt.NDArray[np.float32]:
+        """The centroids: shape (q, k, d / q), float32."""
+        return self._decoding_tables()[0]
+
+    @property
+    def projection(self) -> npt.NDArray[np.float32] | None:
+        """The projection: shape (d, d), float32; None when there is none."""
+        return self._decoding_tables()[1]
+
+    @property
+    def norms(self) -> npt.NDArray[np.float32] | None:
+        """The norm of each row: shape (rows,), float32; None when there are none."""
+        return None if self._norms is None else np.asarray(self._norms).reshape(-1)
+
+    def _decoding_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        if self._tables is None:
+            # Aligned, or every gather would copy them.
+            q = self.codes.shape[1]
+            codebooks = np.require(self._codebooks, requirements="A")
+            projection = self._projection
+            self._tables = (
+                codebooks.reshape(q, self._k, self._codebooks.shape[1]),
+                None if projection is None else np.require(projection, requirements="A"),
+            )
+        return self._tables
+
+    def row(self, i: int) -> npt.NDArray[np.float32]:
+        row: npt.NDArray[np.float32] = self._span(i, i + 1)[0]
+        return row
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        norms = None if self._norms is None else self._norms[start:stop][:, 0]
+        return self._decode(self.codes[start:stop], norms, None, start)
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        norms = None if self._norms is None else self._norms.take(rows)[:, 0]
+        if out.flags.c_contiguous:
+            self._decode(self.codes.take(rows), norms, out, None)
+        else:
+            out[...] = self._decode(self.codes.take(rows), norms, None, None)
+
+    def _decode(
+        self,
+        codes: npt.NDArray[np.uint8],
+        norms: npt.NDArray[np.float32] | None,
+        out: npt.NDArray[np.float32] | None,
+        first: int | None,
+    ) -> npt.NDArray[np.float32]:
+        codebooks, projection = self._decoding_tables()
+        try:
+            return reconstruct(codes, codebooks, projection, norms, out)
+        except IndexError as error:
+            where = dict(self._where)
+            if first is not None:
+                wrong = first + int(np.flatnonzero((codes >= self._k).any(axis=1))[0])
+                where["field"] = f"codes of row {wrong}"
+            raise FormatError(f"{error}", **where) from None
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        self.codes.prefetch(rows)

@@ -1,0 +1,83 @@
+"""Sums of groups of rows: what an unknown word's vector is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs import kernels
+from embmap.matrix import Matrix
+
+__all__ = ["normalize", "segment_sums"]
+
+_BLOCK_NBYTES = 1 << 20
+
+
+def segment_sums(
+    matrix: Matrix, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
+    """Return the sums of consecutive groups of rows.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        Where the rows are.
+    rows : numpy.ndarray
+        Shape (counts.sum(),), int64: rows known to exist.
+    counts : numpy.ndarray
+        Shape (n,), int64: how many of `rows` belong to each group.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, columns): added in order, in float32 or in the matrix's wider type; zeros for an
+        empty group.
+    """
+    if matrix.zero_copy and matrix.dtype == np.float32:
+        array = np.asarray(matrix)
+        jit = kernels.jit_for(rows.size * matrix.shape[1]) if array.flags.aligned else None
+        if jit is not None:
+            sums: npt.NDArray[Any] = jit.segment_sums(array, rows, counts)
+            return sums
+    return _segment_sums(matrix, rows, counts)
+
+
+def _segment_sums(
+    matrix: Matrix, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
+    columns = matrix.shape[1]
+    dtype = np.result_type(matrix.dtype, np.float32)
+    sums = np.zeros((counts.size, columns), dtype)
+    ends = np.cumsum(counts)
+    per_block = max(_BLOCK_NBYTES // max(columns * 4, 1), 1)
+    first = 0
+    while first < counts.size:  # as many groups as fit into a block, but at least one
+        begin = int(ends[first] - counts[first])
+        last = max(int(np.searchsorted(ends, begin + per_block, "right")), first + 1)
+        values = matrix.take(rows[begin : int(ends[last - 1])])
+        at = 0
+        for group, count in enumerate(counts[first:last].tolist(), first):
+            np.add.reduce(values[at : at + count], axis=0, dtype=dtype, out=sums[group])
+            at += count
+        first = last
+    return sums
+
+
+def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Scale rows to unit length, in place; rows of zeros stay zeros.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray
+        Shape (n, columns), float32 or float64.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), of the same dtype: the lengths the rows had.
+    """
+    lengths: npt.NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    vectors /= np.where(lengths == 0, 1, lengths)[:, np.newaxis]
+    return lengths

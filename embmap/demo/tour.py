@@ -1,0 +1,224 @@
+"""The demonstration itself: make an embedding, write it, open it, look around, and say the price.
+
+Each step prints the time it took and how much of the file the operating system had to map in for
+it, beside what reading the whole file costs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import embmap
+from embmap.demo.corpus import documents
+from embmap.demo.training import Embedding, subword_rows, train
+
+__all__ = ["tour"]
+
+_DIM = 100
+_EXPONENT = 14
+_PROBES = ("list", "socket", "thread")
+_UNKNOWN = "filesystems-like"
+
+
+class _Step(NamedTuple):
+    """One line of a table: what was done, what came out, seconds, bytes mapped in."""
+
+    what: str
+    result: str
+    seconds: float
+    touched: int | None
+
+
+def tour(console: Console, folder: Path | None = None) -> None:
+    """Make the files of the demonstration and show what embmap does with them.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to print.
+    folder : pathlib.Path, optional
+        Where to keep the files; a temporary folder that is removed by default.
+
+    Raises
+    ------
+    RuntimeError
+        When this Python has no standard library source to read.
+    OSError
+        When the files cannot be written.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="embmap-demo-") as temporary:
+            tour(console, Path(temporary))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    plain, subwords = folder / "docstrings.fifu", folder / "docstrings-subwords.fifu"
+    embedding = _make(console, plain, subwords)
+    for path in (plain, subwords):
+        path.with_name(path.name + ".embx").unlink(missing_ok=True)
+        _show(console, path, embedding)
+    console.print(
+        "\n'touched' is what the system newly mapped in of the file for a step; it maps the pages "
+        "around the one that is asked for as well."
+    )
+
+
+def _make(console: Console, plain: Path, subwords: Path) -> Embedding:
+    """Train on the docstrings and write both files."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    console.print(f"Reading the docstrings of Python {python}'s standard library ...")
+    start = time.perf_counter()
+    corpus = list(documents())
+    n_tokens = sum(map(len, corpus))
+    read = time.perf_counter()
+    console.print(
+        f"  {len(corpus)} docstrings, {n_tokens} words of text in {read - start:.1f} s; "
+        f"counting, PPMI and SVD to {_DIM} dimensions ..."
+    )
+    embedding = train(corpus, dim=_DIM)
+    trained = time.perf_counter()
+    console.print(f"  {len(embedding.words)} vectors in {trained - read:.1f} s")
+    metadata = f'title = "Docstrings of Python {python}"\nmethod = "PPMI and SVD"\n'
+    embmap.finalfusion.write(
+        plain, embedding.words, embedding.vectors, norms=embedding.norms, metadata=metadata
+    )
+    indexer = embmap.subwords.BucketIndexer(3, 6, _EXPONENT)
+    buckets = subword_rows(
+        embedding.words,
+        embedding.vectors,
+        lambda word: indexer.buckets([word])[0].tolist(),
+        indexer.n_buckets,
+    )
+    embmap.finalfusion.write(
+        subwords,
+        embedding.words,
+        [embedding.vectors, buckets],
+        norms=embedding.norms,
+        metadata=metadata,
+        subwords=indexer,
+    )
+    console.print(
+        f"  two files written, one with {indexer.n_buckets} rows for subwords, "
+        f"in {time.perf_counter() - trained:.1f} s"
+    )
+    return embedding
+
+
+def _show(console: Console, path: Path, embedding: Embedding) -> None:
+    """Open a file and print what each look-up costs."""
+    steps: list[_Step] = []
+
+    def step(what: str, work: Callable[[], Any], tell: Callable[[Any], str] = str) -> Any:
+        before = _mapped_in(path)
+        start = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - start
+        after = _mapped_in(path)
+        touched = None if before is None or after is None else max(after - before, 0)
+        steps.append(_Step(what, tell(result), seconds, touched))
+        return result
+
+    def numbers(vector: Any) -> str:
+        return " ".join(f"{x:+.2f}" for x in vector[:4]) + " ..."
+
+    opened = step("open", lambda: embmap.open(path), lambda f: f"{f.shape[0]} x {f.dim} {f.dtype}")
+    probes = [word for word in _PROBES if word in set(embedding.words)]
+    for word in probes:
+        step(f"look up {word!r}", partial(opened.__getitem__, word), numbers)
+    words = embedding.words[:: max(len(embedding.words) // 1000, 1)]
+    step(f"a batch of {len(words)} words", lambda: opened.batch(words), lambda v: f"{v.shape}")
+    if opened.subwords is None:
+        tell = "no vector: this file has no subwords".format
+        step(f"unknown {_UNKNOWN!r}", lambda: opened.get(_UNKNOWN), lambda _: tell())
+    else:
+        n_ngrams = len(opened.subwords.ngrams(_UNKNOWN))
+        what = f"unknown {_UNKNOWN!r}, {n_ngrams} n-grams"
+        step(what, lambda: opened[_UNKNOWN], numbers)
+        step("  nearest to it", lambda: nearest(opened, _UNKNOWN), ", ".join)
+    for word in probes:
+        step(f"nearest to {word!r}", partial(nearest, opened, word), ", ".join)
+    step("write the word index", opened.build_index, lambda index: f"{index.stat().st_size} bytes")
+    opened.close()
+    step(
+        "open with it, look up a word",
+        lambda: embmap.open(path, index="require")[probes[0]],
+        numbers,
+    )
+    start = time.perf_counter()
+    nbytes = len(path.read_bytes())
+    read = time.perf_counter() - start
+    steps.append(_Step("for comparison: read the whole file", "", read, nbytes))
+    table = Table("step", "result", "time", "touched", title=f"\n{path.name}", title_justify="left")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for what, result, seconds, touched in steps:
+        table.add_row(what, result, _duration(seconds), _size(touched))
+    console.print(table)
+
+
+def nearest(opened: embmap.EmbeddingFile, word: str, n: int = 5) -> list[str]:
+    """Return the words whose vectors have the highest cosine with that of a word.
+
+    Parameters
+    ----------
+    opened : EmbeddingFile
+        A file whose rows for words have unit length.
+    word : str
+        A word; left out of the answer.
+    n : int
+        How many words to return.
+
+    Returns
+    -------
+    list of str
+        The nearest word first.
+    """
+    query = opened[word]
+    matrix, words = opened.vectors, opened.vocab
+    if matrix is None or words is None:
+        raise ValueError(f"{opened.path} has no words or no vectors")
+    n_words = len(words)  # the rows after these belong to subwords
+    scores = np.empty(n_words, np.float32)
+    for start, block in matrix.blocks():
+        if start >= n_words:
+            break
+        scores[start : start + len(block)] = block[: n_words - start] @ query
+    order = np.argsort(-scores)[: n + 1]
+    return [found for found in (words[int(row)] for row in order) if found != word][:n]
+
+
+def _mapped_in(path: Path) -> int | None:
+    """Return how many bytes of a file are mapped into this process now; None where unknown."""
+    try:
+        maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    kibibytes = 0
+    inside = False
+    for line in maps.splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            inside = line.endswith(str(path.resolve()))
+        elif inside and line.startswith("Rss:"):
+            kibibytes += int(line.split()[1])
+    return 1024 * kibibytes
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _size(nbytes: int | None) -> str:
+    if nbytes is None:
+        return "-"
+    return f"{nbytes / 1024:.0f} KiB" if nbytes < 1 << 20 else f"{nbytes / (1 << 20):.1f} MiB"

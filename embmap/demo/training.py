@@ -1,0 +1,316 @@
+"""Word embeddings by counting: windowed co-occurrence, PPMI and a truncated SVD.
+
+Written for the demonstration: numpy alone turns a few hundred thousand words into vectors within
+seconds. The same documents, parameters and seed give the same vectors on the same machine, and
+nothing here is larger than the co-occurrences of the corpus or a few matrices of the vectors'
+shape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Embedding", "SparseMatrix", "cooccurrences", "subword_rows", "train"]
+
+_SMOOTHING = 0.75
+_OVERSAMPLING = 20
+_POWER_ITERATIONS = 4
+# The ridge keeps n-grams that few words hold from fitting those words by heart, which is what
+# makes the vectors composed for words outside the vocabulary bad.
+_RIDGE = 4.0
+_LEAST_SQUARES_STEPS = 15
+_CHUNK_NNZ = 1 << 16
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A vocabulary with one vector for each word.
+
+    Attributes
+    ----------
+    words
+        The vocabulary, the most frequent word first, words as frequent in alphabetical order.
+    vectors
+        Array of shape ``(len(words), dim)`` and dtype float32, the rows of length 1; the row of a
+        word that never has another word near it is zero.
+    norms
+        Array of shape ``(len(words),)`` and dtype float32, the lengths before normalising.
+    """
+
+    words: list[str]
+    vectors: NDArray[np.float32]
+    norms: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SparseMatrix:
+    """A matrix that stores the entries that are not zero, sorted by row and then by column.
+
+    Attributes
+    ----------
+    rows, columns
+        Arrays of shape ``(nnz,)`` and dtype int64, where the entries are.
+    values
+        Array of shape ``(nnz,)`` and dtype float64, what they are.
+    shape
+        The numbers of rows and columns.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    shape: tuple[int, int]
+
+    @classmethod
+    def summed(
+        cls, keys: NDArray[np.int64], weights: NDArray[np.float64], shape: tuple[int, int]
+    ) -> SparseMatrix:
+        """Return the matrix whose entry ``key = row * shape[1] + column`` sums its weights.
+
+        Parameters
+        ----------
+        keys
+            Array of shape ``(n,)`` and dtype int64, in any order and with repetitions.
+        weights
+            Array of shape ``(n,)`` and dtype float64.
+        shape
+            The numbers of rows and columns.
+        """
+        unique, inverse = np.unique(keys, return_inverse=True)
+        values = np.bincount(inverse, weights, len(unique)).astype(np.float64)
+        rows, columns = np.divmod(unique, shape[1])
+        return cls(rows, columns, values, shape)
+
+    def transposed(self) -> SparseMatrix:
+        """Return the transposed matrix, of shape ``(shape[1], shape[0])``."""
+        order = np.argsort(self.columns, kind="stable")
+        shape = (self.shape[1], self.shape[0])
+        return SparseMatrix(self.columns[order], self.rows[order], self.values[order], shape)
+
+    def times(self, dense: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the product with a dense matrix.
+
+        Parameters
+        ----------
+        dense
+            Array of shape ``(shape[1], k)`` and dtype float64.
+
+        Returns
+        -------
+        numpy.ndarray
+            Array of shape ``(shape[0], k)`` and dtype float64.
+        """
+        product = np.zeros((self.shape[0], dense.shape[1]))
+        for begin in range(0, len(self.rows), _CHUNK_NNZ):
+            part = slice(begin, begin + _CHUNK_NNZ)
+            rows = self.rows[part]
+            terms = self.values[part, None] * dense[self.columns[part]]
+            starts = np.flatnonzero(np.diff(rows, prepend=-1))
+            # A row is in one group of a chunk, so no index repeats; it may go on in the next one.
+            product[rows[starts]] += np.add.reduceat(terms, starts, axis=0)
+        return product
+
+
+def train(
+    documents: Iterable[Sequence[str]],
+    *,
+    dim: int = 100,
+    min_count: int = 5,
+    window: int = 3,
+    seed: int = 0,
+) -> Embedding:
+    """Compute an embedding of the words of a corpus.
+
+    Parameters
+    ----------
+    documents
+        The words of each document; no window crosses from one to the next.
+    dim
+        Length of the vectors.
+    min_count
+        How often a word must occur to be in the vocabulary; other words are taken out of their
+        document before the windows are laid.
+    window
+        How many words to either side of a word are its context.
+    seed
+        Seed of the random start of the decomposition, 0 or more.
+
+    Returns
+    -------
+    Embedding
+        The words that occur often enough, their vectors and the lengths of these.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or the vocabulary has fewer than `dim` words.
+
+    Notes
+    -----
+    A context is a word together with the side it is on, which puts words near each other that can
+    replace each other. The vectors are the left singular vectors of the PPMI matrix times the
+    singular values, so that the cosine of two of them approximates that of two rows of the matrix.
+    """
+    for name, value, least in (("dim", dim, 1), ("min_count", min_count, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+    kept = list(documents)
+    counts = Counter(chain.from_iterable(kept))
+    frequent = (word for word, count in counts.items() if count >= min_count)
+    words = sorted(frequent, key=lambda word: (-counts[word], word))
+    if len(words) < dim:
+        raise ValueError(
+            f"dim is {dim}, but only {len(words)} words occur at least {min_count} times"
+        )
+    index = {word: row for row, word in enumerate(words)}
+    encoded = [[index[word] for word in document if word in index] for document in kept]
+    vectors = _left_singular(_ppmi(cooccurrences(encoded, len(words), window)), dim, seed)
+    norms = np.linalg.norm(vectors, axis=1)
+    # What is left of a row without contexts is rounding, which must not be blown up to length 1.
+    blank = norms <= 1e-9 * norms.max()
+    norms[blank] = 0
+    vectors /= np.where(blank, np.inf, norms)[:, None]
+    return Embedding(words, vectors.astype(np.float32), norms.astype(np.float32))
+
+
+def cooccurrences(documents: Sequence[Sequence[int]], n_words: int, window: int) -> SparseMatrix:
+    """Count how often words stand near each other, the nearer the more.
+
+    Parameters
+    ----------
+    documents
+        The words of each document as numbers from 0 to ``n_words - 1``.
+    n_words
+        Size of the vocabulary.
+    window
+        How many words to either side of a word are counted. A neighbour at distance ``d`` counts
+        ``window + 1 - d``.
+
+    Returns
+    -------
+    SparseMatrix
+        Matrix of shape ``(n_words, 2 * n_words)``: entry ``(a, b)`` counts `b` to the right of
+        `a`, and entry ``(a, n_words + b)`` counts it to the left.
+
+    Raises
+    ------
+    ValueError
+        If the window is not positive.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, not {window}")
+    shape = (n_words, 2 * n_words)
+    words = np.fromiter(chain.from_iterable(documents), np.int64)
+    owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    keys = [np.empty(0, np.int64)]
+    weights = [np.empty(0)]
+    for distance in range(1, min(window, len(words) - 1) + 1):
+        together = owners[:-distance] == owners[distance:]
+        left, right = words[:-distance][together], words[distance:][together]
+        keys += [left * shape[1] + right, right * shape[1] + n_words + left]
+        weights.append(np.full(2 * len(left), window + 1.0 - distance))
+    return SparseMatrix.summed(np.concatenate(keys), np.concatenate(weights), shape)
+
+
+def subword_rows(
+    words: Sequence[str],
+    vectors: NDArray[np.float32],
+    rows_of: Callable[[str], Sequence[int]],
+    n_rows: int,
+) -> NDArray[np.float32]:
+    """Compute subword vectors whose sum over the n-grams of a word is near the word's vector.
+
+    Parameters
+    ----------
+    words
+        The vocabulary.
+    vectors
+        Array of shape ``(len(words), dim)``, the vectors of the words.
+    rows_of
+        Gives the rows of a word's n-grams; a row counts as often as it is given.
+    n_rows
+        Number of rows, such as the number of buckets.
+
+    Returns
+    -------
+    numpy.ndarray
+        Array of shape ``(n_rows, dim)`` and dtype float32. Rows that no word uses are zero.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many words as vectors, or a row is not in ``range(n_rows)``.
+    """
+    if len(words) != len(vectors):
+        raise ValueError(f"{len(words)} words, but {len(vectors)} vectors")
+    rows = [list(rows_of(word)) for word in words]
+    columns = np.fromiter(chain.from_iterable(rows), np.int64)
+    if len(columns) and not 0 <= columns.min() <= columns.max() < n_rows:
+        raise ValueError(f"rows from {columns.min()} to {columns.max()}, but there are {n_rows}")
+    # Only the rows in use take part: a table may have millions of buckets.
+    used, compact = np.unique(columns, return_inverse=True)
+    holders = np.repeat(np.arange(len(words)), [len(of_word) for of_word in rows])
+    keys = holders * len(used) + compact
+    shape = (len(words), len(used))
+    holds = SparseMatrix.summed(keys, np.ones(len(keys)), shape)
+    subwords = np.zeros((n_rows, vectors.shape[1]), np.float32)
+    subwords[used] = _ridge_regression(holds, vectors.astype(np.float64))
+    return subwords
+
+
+def _ppmi(counts: SparseMatrix) -> SparseMatrix:
+    """Return the positive pointwise mutual information of words and contexts.
+
+    Smoothing the distribution of the contexts takes weight from the rare ones.
+    """
+    of_rows = np.bincount(counts.rows, counts.values, counts.shape[0])
+    of_columns = np.bincount(counts.columns, counts.values, counts.shape[1]) ** _SMOOTHING
+    expected = of_rows[counts.rows] * of_columns[counts.columns] / max(of_columns.sum(), 1)
+    values = np.log(counts.values / expected)
+    kept = values > 0
+    return SparseMatrix(counts.rows[kept], counts.columns[kept], values[kept], counts.shape)
+
+
+def _left_singular(matrix: SparseMatrix, dim: int, seed: int) -> NDArray[np.float64]:
+    """Return the leading left singular vectors times the singular values: (rows, dim)."""
+    transposed = matrix.transposed()
+    width = min(dim + _OVERSAMPLING, *matrix.shape)
+    start = np.random.default_rng(seed).standard_normal((matrix.shape[1], width))
+    basis, _ = np.linalg.qr(matrix.times(start))
+    for _ in range(_POWER_ITERATIONS):
+        # Without the decomposition in between, all columns would turn to the first direction.
+        other, _ = np.linalg.qr(transposed.times(basis))
+        basis, _ = np.linalg.qr(matrix.times(other))
+    _, values, left = np.linalg.svd(transposed.times(basis), full_matrices=False)
+    scaled: NDArray[np.float64] = basis @ (left[:dim].T * values[:dim])
+    # A singular vector is as good as its negative; the seed shall not decide between them.
+    largest = np.abs(scaled).argmax(axis=0)
+    scaled *= np.where(scaled[largest, np.arange(dim)] < 0, -1.0, 1.0)
+    return scaled
+
+
+def _ridge_regression(matrix: SparseMatrix, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return X that minimises |matrix X - wanted|^2 + ridge |X|^2, by conjugate gradients.
+
+    Every column of X is a problem of its own; they share the products with the matrix.
+    """
+    transposed = matrix.transposed()
+    solution = np.zeros((matrix.shape[1], wanted.shape[1]))
+    residual = transposed.times(wanted)
+    direction = residual.copy()
+    length = (residual**2).sum(axis=0)
+    for _ in range(_LEAST_SQUARES_STEPS):
+        applied = transposed.times(matrix.times(direction)) + _RIDGE * direction
+        curvature = (direction * applied).sum(axis=0)
+        step = length / np.where(curvature > 0, curvature, 1)
+        solution += step * direction
+        residual -= step * applied
+        previous, length = length, (residual**2).sum(axis=0)
+        direction = residual + length / np.where(previous > 0, previous, 1) * direction
+    return solution

@@ -1,0 +1,522 @@
+"""The face that the files of all formats share.
+
+:class:`EmbeddingFile` looks words up and hands out rows; a format gives it a vocabulary and a
+matrix and may compose vectors for words it does not have. Nothing is read before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Literal, NoReturn, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import ClosedError, EmbmapError, FormatError, StaleIndexError, UnknownWordError
+from embmap.index_file import SUFFIX, write_index
+from embmap.mapping import MappedFile
+from embmap.matrix import Matrix, fitting
+from embmap.records import Records
+from embmap.report import Progress, Report
+from embmap.vocabulary import IndexSource, Vocabulary
+
+__all__ = ["EmbeddingFile"]
+
+Missing = Literal["raise", "zero", "nan"]
+_VERIFY_BLOCK = 1 << 15
+_MOST_REPEATS = 20
+
+
+class EmbeddingFile(ABC):
+    """An open embedding file: lazy views of its words and vectors.
+
+    Look-ups by word take the words as they are stored; nothing is normalised on the way.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The open file.
+    layout : str
+        Which dialect of the format it is.
+    source : IndexSource
+        Where indexes over its words come from.
+    vocabulary : Vocabulary or None
+        Its words.
+    matrix : Matrix or None
+        Its vectors.
+    """
+
+    format: ClassVar[str]
+
+    def __init__(
+        self,
+        file: MappedFile,
+        layout: str,
+        source: IndexSource,
+        vocabulary: Vocabulary | None,
+        matrix: Matrix | None,
+    ) -> None:
+        self._file = file
+        self._path = cast(Path, file.path)
+        self._layout = layout
+        self._source = source
+        self._vocabulary = vocabulary
+        self._matrix = matrix
+        self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
+        self._row = self._no_vectors if matrix is None else matrix.row_getter()
+        self._reopen: tuple[Callable[..., EmbeddingFile], tuple[Any, ...]] | None = None
+        self.closed = False
+
+    # What the file is
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def layout(self) -> str:
+        """The dialect of the format."""
+        return self._layout
+
+    @property
+    def vocab(self) -> Vocabulary | None:
+        """The words in order; None in a file without any."""
+        self._check_open()
+        return self._vocabulary
+
+    @property
+    def vectors(self) -> Matrix | None:
+        """The vectors; None in a file without any."""
+        self._check_open()
+        return self._matrix
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, dim) of the vectors; (0, 0) in a file without any."""
+        return (0, 0) if self._matrix is None else self._matrix.shape
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.shape[-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an element of a vector."""
+        return np.dtype(np.float32) if self._matrix is None else self._matrix.dtype
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the file says about itself; empty when it says nothing."""
+        return {}
+
+    def __repr__(self) -> str:
+        """Name the file and its sizes; reads nothing."""
+        if self.closed:
+            return f"<{type(self).__name__} {str(self.path)!r}, closed>"
+        words = "no words" if self._vocabulary is None else f"{len(self._vocabulary)} words"
+        vectors = "no vectors"
+        if self._matrix is not None:
+            vectors = f"{' x '.join(map(str, self.shape))} {self.dtype}"
+        name = type(self).__name__
+        return f"<{name} {str(self.path)!r} ({self.layout}): {words}, {vectors}, not read>"
+
+    def __len__(self) -> int:
+        """Return the number of words, or of rows in a file without words."""
+        self._check_open()
+        return self.shape[0] if self._vocabulary is None else len(self._vocabulary)
+
+    def __bool__(self) -> bool:
+        """An open file is true, even when it is empty."""
+        return True
+
+    def __contains__(self, word: object) -> bool:
+        """Whether a word is in the vocabulary; words composed from subwords are not."""
+        return isinstance(word, str) and self._words.find_row(word) >= 0
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the words in order."""
+        self._check_open()
+        if self._vocabulary is None:
+            raise TypeError(f"{self.path} has no words; iterate over .vectors for its rows")
+        return iter(self._vocabulary)
+
+    # Looking up
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        """Return vectors, by word or by row.
+
+        Parameters
+        ----------
+        key : str, sequence of str, int, slice, or array of int or bool
+            A word, words, a row or rows.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (dim,) for a word or a row, else (n, dim); read-only where it is a view.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that has no vector.
+        IndexError
+            For a row that does not exist.
+        """
+        if type(key) is str:
+            row = self._words.find_row(key)
+            if row >= 0:
+                return self._row(row)
+            return self._unknown_word(key)
+        return self._select(key)
+
+    def _select(self, key: Any) -> npt.NDArray[Any]:
+        """Answer everything but a plain word."""
+        self._check_open()
+        if isinstance(key, str):  # numpy.str_ and the like
+            return self[str(key)]
+        if isinstance(key, np.ndarray) and key.dtype.kind in "UT":
+            return self.batch(key.tolist())
+        if isinstance(key, list | tuple) and any(isinstance(item, str) for item in key):
+            return self.batch(key)
+        if self._matrix is None:
+            self._no_vectors(0)
+        if isinstance(key, list) and not key:
+            return np.empty((0, self.dim), self.dtype)
+        return self._matrix[key]
+
+    def _unknown_word(self, word: str) -> npt.NDArray[Any]:
+        vectors, known = self._compose([word])
+        if not known[0]:
+            raise UnknownWordError(word, path=self.path)
+        return cast("npt.NDArray[Any]", vectors[0])
+
+    def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return vectors (n, dim) for words that are not in the vocabulary, and which have one."""
+        return np.zeros((len(words), self.dim), self.dtype), np.zeros(len(words), np.bool_)
+
+    def get(self, word: str, default: Any = None) -> Any:
+        """Return the vector of a word, or a default when it has none.
+
+        Parameters
+        ----------
+        word : str
+            The word.
+        default : object, optional
+            What to return for an unknown word.
+
+        Returns
+        -------
+        numpy.ndarray or object
+            Shape (dim,), or `default`.
+        """
+        try:
+            return self[word]
+        except UnknownWordError:
+            return default
+
+    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """Return the rows of words.
+
+        Parameters
+        ----------
+        words : iterable of str
+            The words.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,), int64: rows, -1 for words that are not in the vocabulary.
+
+        Raises
+        ------
+        FormatError
+            When the vocabulary is damaged.
+        """
+        self._check_open()
+        return self._words.find(words)
+
+    def batch(
+        self,
+        words: Iterable[str],
+        *,
+        out: npt.NDArray[Any] | None = None,
+        missing: Missing = "raise",
+    ) -> npt.NDArray[Any]:
+        """Return the vectors of many words.
+
+        Parameters
+        ----------
+        words : iterable of str
+            The words.
+        out : numpy.ndarray, optional
+            Where to put them: shape (n, dim) and this file's dtype.
+        missing : {"raise", "zero", "nan"}
+            What to do about words that have no vector.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, dim): a new array, or `out`.
+
+        Raises
+        ------
+        UnknownWordError
+            For the first word without a vector, with ``missing="raise"``.
+        ValueError
+            When `out` does not fit, or integers are to be nan.
+        """
+        self._check_open()
+        if missing not in ("raise", "zero", "nan"):
+            raise ValueError(f"missing must be 'raise', 'zero' or 'nan', not {missing!r}")
+        words = words if isinstance(words, Sequence) and not isinstance(words, str) else list(words)
+        rows = self._words.find(words)
+        if self._matrix is None:
+            self._no_vectors(0)
+        absent = np.flatnonzero(rows < 0)
+        if not absent.size:
+            return self._matrix.take(rows, out)
+        composed, known = self._compose([words[i] for i in absent.tolist()])
+        if missing == "raise" and not known.all():
+            unknown = absent[~known]
+            first = words[int(unknown[0])]
+            raise UnknownWordError(first, path=self.path, n_unknown=unknown.size)
+        dtype = self.dtype
+        if out is None and known.any():  # composed vectors are fractions whatever the rows are
+            dtype = np.result_type(self.dtype, composed.dtype)
+        if missing == "nan" and dtype.kind != "f":
+            raise ValueError(f"{dtype} has no nan; use missing='zero'")
+        out = fitting(out, (len(words), self.dim), dtype)
+        present = np.flatnonzero(rows >= 0)
+        out[present] = self._matrix.take(rows[present])
+        composed[~known] = 0 if missing == "zero" else np.nan
+        out[absent] = composed
+        return out
+
+    # The whole file
+
+    def info(self) -> dict[str, Any]:
+        """Return what is known about the file without reading its data.
+
+        Returns
+        -------
+        dict
+            JSON-able: path, format, layout, nbytes, shape, dtype, n_words, index, metadata.
+        """
+        self._check_open()
+        words = self._vocabulary
+        return {
+            "path": str(self.path),
+            "format": self.format,
+            "layout": self.layout,
+            "nbytes": self._file.nbytes,
+            "backend": self._file.backend,
+            "shape": list(self.shape),
+            "dtype": None if self._matrix is None else str(self.dtype),
+            "n_words": None if words is None else len(words),
+            "index": None if words is None else words.index_state(),
+            "metadata": _jsonable(self.metadata),
+        }
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Check everything that opening leaves unread.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called as ``progress(what, done, total)``.
+
+        Returns
+        -------
+        Report
+            ``.ok`` and ``.problems``.
+        """
+        self._check_open()
+        report = Report()
+        for words in self._indexed_vocabularies():
+            _verify_words(words, report, progress)
+        try:
+            self._source.check_all()
+        except StaleIndexError as error:
+            report.error(str(error))
+        self._verify_data(report, progress)
+        return report
+
+    def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        """Check what a format has besides words."""
+
+    def _indexed_vocabularies(self) -> list[Vocabulary]:
+        """Return what an index file covers, in the order of its tables."""
+        return [] if self._vocabulary is None else [self._vocabulary]
+
+    def build_index(
+        self, path: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+    ) -> Path:
+        """Write a word index beside the file and use it.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            Where to write it; FILE.embx by default, where ``open`` looks for it.
+        progress : callable, optional
+            Called as ``progress(what, done, total)``.
+
+        Returns
+        -------
+        pathlib.Path
+            The index file.
+
+        Raises
+        ------
+        FormatError
+            When the vocabulary is damaged.
+        ValueError
+            When the file has no words.
+        OSError
+            When the index cannot be written.
+        """
+        self._check_open()
+        vocabularies = self._indexed_vocabularies()
+        if not any(map(len, vocabularies)):
+            raise ValueError(f"{self.path} has no words to index")
+        tables = []
+        for words in vocabularies:
+            step = None
+            if progress is not None:
+                step = _named(progress, f"hashing {words.records.noun}s")
+            tables.append(words.build(step))
+        target = self.path.with_name(self.path.name + SUFFIX) if path is None else path
+        written = write_index(target, self._file, tables)
+        for words, table in zip(vocabularies, tables, strict=True):
+            words.adopt(table)
+        return written
+
+    def prefetch(self, rows: npt.ArrayLike | None = None) -> None:
+        """Ask the operating system to read vectors ahead; a hint, which returns at once.
+
+        Parameters
+        ----------
+        rows : array-like, optional
+            Shape (n,), integers; every row by default.
+        """
+        self._check_open()
+        if self._matrix is not None:
+            self._matrix.prefetch(None if rows is None else self._matrix.row_numbers(rows))
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
+        self.closed = True
+        gone: Any = _Closed(self._path)
+        self._file = self._source = self._words = self._vocabulary = self._matrix = gone
+        self._row = gone.row
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by path: the copy opens the file again and checks its size and time."""
+        self._check_open()
+        if self._reopen is None:
+            raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")
+        opener, arguments = self._reopen
+        return _reopened, (opener, arguments, self._file.nbytes, self._file.mtime_ns)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.path} is closed")
+
+    def _no_vectors(self, row: int) -> NoReturn:
+        raise FormatError("the file holds no vectors", path=self.path, format=self.format)
+
+
+class _Closed:
+    """Stands where a file's parts were: any use raises ClosedError."""
+
+    def __init__(self, path: Path | None) -> None:
+        object.__setattr__(self, "_path", path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "row":
+            return self._raise
+        return self._raise()
+
+    def _raise(self, *_: object) -> NoReturn:
+        raise ClosedError(f"{self._path} is closed")
+
+
+def _no_words(file: MappedFile, format: str) -> Vocabulary:
+    return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
+
+
+def _named(progress: Progress, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(what, done, total)
+
+
+def _jsonable(value: Any) -> Any:
+    """Return metadata as JSON can hold it: dates become text."""
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
+    """Check that words are whole, UTF-8, and each there once."""
+    noun, n = words.records.noun, len(words)
+    report.checked.append(f"{noun}s")
+    try:
+        index = words.build(None if progress is None else _named(progress, f"hashing {noun}s"))
+    except EmbmapError as error:
+        report.error(str(error), getattr(error, "offset", None))
+        return
+    block: list[str] = []
+    first = n_repeated = 0
+    for row, data in words.encoded():
+        try:
+            block.append(data.decode())
+        except UnicodeDecodeError as error:
+            wrong = words.not_utf8(row, error)
+            report.error(str(wrong), wrong.offset)
+            block.append("")
+        if len(block) == _VERIFY_BLOCK or row == n - 1:
+            rows = index.find_many(block)
+            repeated = np.flatnonzero((rows >= 0) & (rows != np.arange(first, row + 1)))
+            for i in repeated[: max(_MOST_REPEATS - n_repeated, 0)].tolist():
+                if block[i] or (rows[i] >= 0 and words[int(rows[i])] == ""):
+                    report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
+            n_repeated += repeated.size
+            first, block = row + 1, []
+            if progress is not None:
+                progress(f"checking {noun}s", first, n)
+    if n_repeated > _MOST_REPEATS:
+        report.error(f"{n_repeated} {noun}s repeat an earlier one; the first row is used")
+
+
+def _reopened(
+    opener: Callable[..., EmbeddingFile], arguments: tuple[Any, ...], nbytes: int, mtime_ns: int
+) -> EmbeddingFile:
+    file = opener(*arguments)
+    if (file._file.nbytes, file._file.mtime_ns) != (nbytes, mtime_ns):
+        path = file.path
+        file.close()
+        raise FormatError("the file changed since it was pickled; pickle it again", path=path)
+    return file

@@ -1,0 +1,149 @@
+"""The errors embmap raises.
+
+Everything that can be wrong with the bytes of a file ends in one of these classes, so that a caller
+catches :class:`EmbmapError` and nothing else leaks out of a damaged file. A message says what is
+wrong, where, and what to do; the same facts are attributes. All of them survive pickling.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = [
+    "ChecksumError",
+    "ClosedError",
+    "EmbmapError",
+    "FormatError",
+    "StaleIndexError",
+    "StaleIndexWarning",
+    "TruncatedError",
+    "UnknownWordError",
+    "UnsupportedError",
+]
+
+
+def _rebuild(cls: type[EmbmapError], args: tuple[Any, ...], state: dict[str, Any]) -> EmbmapError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class EmbmapError(Exception):
+    """Base class of every error that embmap raises about a file or a word."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle needs; the constructors take keywords, which it cannot pass."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class FormatError(EmbmapError, ValueError):
+    """The bytes of a file are not what its format prescribes.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what to do about it.
+    path : path-like, optional
+        The file.
+    format : str, optional
+        The format it was read as: "finalfusion", "dwe", "embd", "cvc".
+    offset : int, optional
+        Where in the file, in bytes from its start.
+    field : str, optional
+        The field of the format's text that holds the wrong value.
+    found, expected : object, optional
+        The value read and what was allowed instead.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        format: str | None = None,
+        offset: int | None = None,
+        field: str | None = None,
+        found: object = None,
+        expected: object = None,
+    ) -> None:
+        self.message = message
+        self.path = None if path is None else os.fspath(path)
+        self.format = format
+        self.offset = offset
+        self.field = field
+        self.found = found
+        self.expected = expected
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = []
+        if self.path is not None:
+            where.append(str(self.path))
+        if self.offset is not None:
+            where.append(f"byte {self.offset}")
+        if self.field is not None:
+            where.append(self.field)
+        text = f"{', '.join(where)}: {self.message}" if where else self.message
+        details = []
+        if self.found is not None:
+            details.append(f"found {self.found}")
+        if self.expected is not None:
+            details.append(f"expected {self.expected}")
+        return f"{text} ({', '.join(details)})" if details else text
+
+
+class TruncatedError(FormatError):
+    """The file ends before the data its header announces, or shrank while it was open."""
+
+
+class ChecksumError(FormatError):
+    """A checksum stored in the file does not match the bytes it covers."""
+
+
+class UnsupportedError(FormatError):
+    """The file is of a version, type or variant that embmap does not read or write."""
+
+
+class StaleIndexError(EmbmapError):
+    """A word index file is missing, damaged, or belongs to other data.
+
+    Raised when the file was opened with ``index="require"`` or with the path of an index.
+    """
+
+
+class StaleIndexWarning(UserWarning):
+    """A word index file was found but ignored: it is damaged or belongs to other data."""
+
+
+class UnknownWordError(EmbmapError, KeyError):
+    """A word is not in the vocabulary and cannot be composed from subwords.
+
+    Parameters
+    ----------
+    word : str
+        The word, or the first of them.
+    path : path-like, optional
+        The file that was asked.
+    n_unknown : int, optional
+        How many words of a batch are unknown.
+    """
+
+    def __init__(
+        self, word: str, *, path: str | os.PathLike[str] | None = None, n_unknown: int = 1
+    ) -> None:
+        self.word = word
+        self.path = None if path is None else os.fspath(path)
+        self.n_unknown = n_unknown
+        super().__init__(word)
+
+    def __str__(self) -> str:
+        """Return the message; KeyError would show the bare key."""
+        where = "" if self.path is None else f" in {self.path}"
+        more = "" if self.n_unknown == 1 else f" and {self.n_unknown - 1} more"
+        return f"no vector for {self.word!r}{more}{where}"
+
+
+class ClosedError(EmbmapError, ValueError):
+    """An operation on a file after ``close()``."""

@@ -1,0 +1,218 @@
+"""Little-endian fields in the order a format lists them.
+
+A :class:`FieldReader` walks over a range of a file and names the path, the offset and the field in
+every error, so that a format's parser reads like the table in its text.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from embmap.errors import FormatError, TruncatedError
+from embmap.mapping import MappedFile
+
+__all__ = ["FieldReader"]
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class FieldReader:
+    """Reads fields one after the other from a range of a file.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Where the bytes are.
+    format : str
+        Name of the format, for errors.
+    offset : int
+        Where to start, in bytes.
+    end : int, optional
+        Where the enclosing structure ends; the end of the file by default.
+
+    Attributes
+    ----------
+    offset : int
+        Where the next field starts.
+    end : int
+        No field may pass this.
+    """
+
+    def __init__(
+        self, file: MappedFile, format: str, offset: int = 0, end: int | None = None
+    ) -> None:
+        self._file = file
+        self._format = format
+        self.offset = offset
+        self.end = file.nbytes if end is None else end
+
+    @property
+    def remaining(self) -> int:
+        """Bytes left before the end of the range."""
+        return self.end - self.offset
+
+    def raw(self, nbytes: int, field: str) -> bytes:
+        """Return the next bytes and step over them.
+
+        Parameters
+        ----------
+        nbytes : int
+            How many.
+        field : str
+            What the format calls them.
+
+        Returns
+        -------
+        bytes
+            Exactly that many.
+
+        Raises
+        ------
+        TruncatedError
+            When fewer are left.
+        """
+        if nbytes > self.remaining:
+            raise TruncatedError(
+                f"{nbytes} bytes are needed but only {max(self.remaining, 0)} are left",
+                **self.where(field),
+            )
+        data = self._file.read(self.offset, nbytes)
+        self.offset += nbytes
+        return data
+
+    def u32(self, field: str) -> int:
+        """Return the next unsigned 32-bit integer.
+
+        Parameters
+        ----------
+        field : str
+            What the format calls it.
+
+        Returns
+        -------
+        int
+            Its value.
+
+        Raises
+        ------
+        TruncatedError
+            When the range ends before it.
+        """
+        value: int = _U32.unpack(self.raw(4, field))[0]
+        return value
+
+    def u64(self, field: str) -> int:
+        """Return the next unsigned 64-bit integer.
+
+        Parameters
+        ----------
+        field : str
+            What the format calls it.
+
+        Returns
+        -------
+        int
+            Its value.
+
+        Raises
+        ------
+        TruncatedError
+            When the range ends before it.
+        """
+        value: int = _U64.unpack(self.raw(8, field))[0]
+        return value
+
+    def string(self, field: str) -> str:
+        """Return the next string: a u32 byte length and that many bytes of UTF-8.
+
+        Parameters
+        ----------
+        field : str
+            What the format calls it.
+
+        Returns
+        -------
+        str
+            The decoded string.
+
+        Raises
+        ------
+        FormatError
+            When it is cut off or is not UTF-8.
+        """
+        data = self.raw(self.u32(f"{field} length"), field)
+        return self.decode(data, self.offset - len(data), field)
+
+    def decode(self, data: bytes, offset: int, field: str) -> str:
+        """Return bytes as strict UTF-8.
+
+        Parameters
+        ----------
+        data : bytes
+            What to decode.
+        offset : int
+            Where they stand in the file.
+        field : str
+            What the format calls them.
+
+        Returns
+        -------
+        str
+            The decoded string.
+
+        Raises
+        ------
+        FormatError
+            When they are not UTF-8.
+        """
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"not UTF-8: {error.reason}", **self.where(field, offset + error.start)
+            ) from None
+
+    def error(
+        self, message: str, field: str, *, back: int = 0, **details: Any
+    ) -> FormatError:  # numpydoc ignore=PR01
+        """Return a FormatError about the field that ended `back` bytes ago.
+
+        Parameters
+        ----------
+        message : str
+            What is wrong.
+        field : str
+            What the format calls it.
+        back : int
+            How many bytes before the present offset it starts.
+
+        Returns
+        -------
+        FormatError
+            To be raised by the caller.
+        """
+        return FormatError(message, **self.where(field, self.offset - back), **details)
+
+    def where(self, field: str, offset: int | None = None) -> dict[str, Any]:
+        """Return the keywords that place an error.
+
+        Parameters
+        ----------
+        field : str
+            What the format calls it.
+        offset : int, optional
+            Where it stands; the present offset by default.
+
+        Returns
+        -------
+        dict
+            path, format, offset and field.
+        """
+        return {
+            "path": self._file.path,
+            "format": self._format,
+            "offset": self.offset if offset is None else offset,
+            "field": field,
+        }

@@ -1,0 +1,7 @@
+"""finalfusion files (``.fifu``): words and matrix, subwords, product quantization, norms, metadata."""
+
+from embmap.codecs.product import Quantized
+from embmap.formats.finalfusion.file import FinalfusionFile
+from embmap.formats.finalfusion.writer import write
+
+__all__ = ["FinalfusionFile", "Quantized", "write"]

@@ -1,0 +1,356 @@
+"""Writing finalfusion files in the reference layout.
+
+Words and vectors may come as iterables of unknown length: sizes are filled in when the end is
+known, so that memory stays bounded, and the file appears under its name only once it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tomllib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from embmap.atomic_write import replacing
+from embmap.codecs.product import Quantized
+from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
+from embmap.formats.finalfusion.layout import MAGIC
+from embmap.matrix import Matrix
+from embmap.subwords import (
+    BucketIndexer,
+    ExplicitIndexer,
+    FastTextIndexer,
+    FloretIndexer,
+    SubwordIndexer,
+)
+
+__all__ = ["write"]
+
+_TYPE_IDS = {np.dtype(name): number for number, name in DTYPES.items()}
+_BLOCK_NBYTES = 1 << 22
+
+Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
+
+
+def write(
+    path: str | os.PathLike[str],
+    words: Iterable[str] | None,
+    vectors: Blocks | None,
+    *,
+    norms: npt.ArrayLike | None = None,
+    metadata: str | Mapping[str, Any] | None = None,
+    subwords: SubwordIndexer | None = None,
+    quantized: Quantized | None = None,
+) -> Path:
+    """Write a finalfusion file.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to create or replace; it is replaced only when everything has been written.
+    words : iterable of str or None
+        The words, each once; none with floret subwords.
+    vectors : array-like, Matrix or iterable of blocks, or None
+        Shape (rows, dim), or blocks of rows in order: a row for each word, then one for each
+        bucket of `subwords`. Any type that numpy and the format share; None with `quantized`.
+    norms : array-like, optional
+        Shape (words,), float32: the lengths of the words' vectors before they were scaled.
+    metadata : str or mapping, optional
+        TOML, or values to be written as TOML (needs the extra "toml").
+    subwords : SubwordIndexer, optional
+        How words are broken into n-grams: an indexer of :mod:`embmap.subwords`, or that of an open
+        file.
+    quantized : Quantized, optional
+        Codes and codebooks in place of `vectors`.
+
+    Returns
+    -------
+    pathlib.Path
+        The file written.
+
+    Raises
+    ------
+    ValueError
+        When the parts do not fit each other, a word repeats or is not encodable, or the metadata
+        are not TOML. The old file, if there was one, is left as it was.
+    OSError
+        When the file cannot be written.
+    """
+    if (vectors is None) == (quantized is None):
+        raise ValueError("give either vectors or quantized")
+    toml = None if metadata is None else _toml(metadata)
+    if subwords is not None and subwords.kind == "floret":
+        if words is not None and list(words):
+            raise ValueError("a floret vocabulary holds no words; pass words=None")
+        words = ()
+    elif words is None:
+        raise ValueError("words are needed, except with floret subwords")
+    ids = [CHUNK_IDS["metadata"]] if toml is not None else []
+    ids.append(CHUNK_IDS["simple" if subwords is None else subwords.kind])
+    ids.append(CHUNK_IDS["ndarray" if quantized is None else "quantized"])
+    if norms is not None:
+        ids.append(CHUNK_IDS["norms"])
+    with replacing(path) as handle:
+        out = _Output(handle)
+        out.write(MAGIC + struct.pack(f"<II{len(ids)}I", 0, len(ids), *ids))
+        if toml is not None:
+            out.begin(CHUNK_IDS["metadata"])
+            out.write(toml)
+            out.end()
+        n_words = _write_vocabulary(out, words, subwords)
+        if quantized is not None:
+            n_rows = _write_quantized(out, quantized)
+        else:
+            assert_not_none: Any = vectors
+            n_rows = _write_dense(out, assert_not_none)
+        expected = n_words + (0 if subwords is None else subwords.n_buckets)
+        if n_rows != expected:
+            buckets = "" if subwords is None else f" and {subwords.n_buckets} subword rows"
+            raise ValueError(f"{n_rows} rows were given for {n_words} words{buckets}")
+        if norms is not None:
+            _write_norms(out, np.asarray(norms), n_words)
+    return Path(os.fsdecode(path))
+
+
+class _Output:
+    """A file being written chunk by chunk, whose lengths are filled in afterwards."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self._chunk = 0
+        self.position = 0
+
+    def write(self, data: Any) -> None:
+        self.position += self._handle.write(data)
+
+    def begin(self, id: int) -> None:
+        self._chunk = self.position
+        self.write(struct.pack("<IQ", id, 0))
+
+    def end(self) -> None:
+        """Fill in the length of the chunk begun last."""
+        nbytes = self.position - self._chunk - CHUNK_HEAD
+        self.patch(self._chunk + 4, struct.pack("<Q", nbytes))
+
+    def patch(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes written before."""
+        self._handle.seek(offset)
+        self._handle.write(data)
+        self._handle.seek(self.position)
+
+    def pad(self, itemsize: int) -> None:
+        """Write the padding before data: one to `itemsize` zero bytes, as every reader expects."""
+        self.write(bytes(itemsize - self.position % itemsize))
+
+    def strings(self, offset: int, n: int) -> Iterator[bytes]:
+        """Return strings written before."""
+        self._handle.seek(offset)
+        for _ in range(n):
+            (nbytes,) = struct.unpack("<I", self._handle.read(4))
+            yield self._handle.read(nbytes)
+        self._handle.seek(self.position)
+
+
+def _toml(metadata: str | Mapping[str, Any]) -> bytes:
+    if not isinstance(metadata, str):
+        try:
+            import tomli_w
+        except ImportError as error:
+            raise ImportError(
+                "metadata given as values need tomli-w: pip install 'embmap[toml]', or pass a "
+                "string of TOML"
+            ) from error
+        metadata = tomli_w.dumps(metadata)
+    try:
+        tomllib.loads(metadata)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the metadata are not TOML: {error}") from error
+    return metadata.encode()
+
+
+def _write_vocabulary(out: _Output, words: Iterable[str], subwords: SubwordIndexer | None) -> int:
+    """Write the vocabulary chunk and return the number of words."""
+    out.begin(CHUNK_IDS["simple" if subwords is None else subwords.kind])
+    if isinstance(subwords, FloretIndexer):
+        sizes = (subwords.min_n, subwords.max_n, subwords.n_buckets, subwords.n_hashes)
+        out.write(struct.pack("<IIQII", *sizes, subwords.seed))
+        out.write(_string(subwords.bow) + _string(subwords.eow))
+        out.end()
+        return 0
+    count_offset = out.position
+    out.write(bytes(8))
+    if isinstance(subwords, ExplicitIndexer):
+        n_ngrams = len(subwords.vocabulary)
+        out.write(struct.pack("<QII", n_ngrams, subwords.min_n, subwords.max_n))
+    elif subwords is not None:
+        out.write(struct.pack("<III", subwords.min_n, subwords.max_n, _bucket_field(subwords)))
+    n_words = _write_words(out, words)
+    out.patch(count_offset, struct.pack("<Q", n_words))
+    if isinstance(subwords, ExplicitIndexer):
+        vocabulary = subwords.vocabulary
+        for number, ngram in vocabulary.encoded():
+            (row,) = subwords.stored_rows(np.array([number])).tolist()
+            out.write(struct.pack("<I", len(ngram)) + ngram + struct.pack("<Q", row))
+    out.end()
+    return n_words
+
+
+def _bucket_field(subwords: SubwordIndexer) -> int:
+    if isinstance(subwords, BucketIndexer):
+        return subwords.exponent
+    if isinstance(subwords, FastTextIndexer):
+        return subwords.n_buckets
+    raise TypeError(f"{type(subwords).__name__} is no indexer that finalfusion files can hold")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def _write_words(out: _Output, words: Iterable[str]) -> int:
+    """Write words and return their number, refusing one that repeats."""
+    start = out.position
+    hashes = array("Q")
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"word {len(hashes)} is {type(word).__name__}, not str")
+        try:
+            data = word.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"word {len(hashes)}, {word!r}, has no UTF-8: {error}") from None
+        out.write(struct.pack("<I", len(data)) + data)
+        hashes.append(xxh3_64_intdigest(data))
+    _refuse_repeats(out, start, np.frombuffer(hashes, np.uint64))
+    return len(hashes)
+
+
+def _refuse_repeats(out: _Output, start: int, hashes: npt.NDArray[np.uint64]) -> None:
+    """Raise ValueError for words written twice; equal hashes only make them suspect."""
+    ordered = np.sort(hashes)
+    suspects = set(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())
+    if not suspects:
+        return
+    seen: dict[bytes, int] = {}
+    for row, word in enumerate(out.strings(start, len(hashes))):
+        if int(hashes[row]) in suspects and seen.setdefault(word, row) != row:
+            raise ValueError(f"word {row}, {word.decode()!r}, repeats word {seen[word]}")
+
+
+def _blocks(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
+    """Return vectors as two-dimensional blocks of bounded size."""
+    if isinstance(vectors, Matrix):
+        for _, block in vectors.blocks():
+            yield block
+        if not len(vectors):
+            yield np.asarray(vectors)
+    elif isinstance(vectors, np.ndarray) or hasattr(vectors, "__array__"):
+        array = np.asarray(vectors)
+        if array.ndim != 2:
+            raise ValueError(f"vectors must have two dimensions, not {array.ndim}")
+        rows = max(_BLOCK_NBYTES // max(array.shape[1] * array.itemsize, 1), 1)
+        for start in range(0, max(len(array), 1), rows):
+            yield array[start : start + rows]
+    else:
+        items = iter(vectors)  # type: ignore[arg-type]
+        for item in items:
+            block = np.asarray(item)
+            if block.ndim == 1:  # a list of rows is a matrix
+                yield block[np.newaxis]
+            else:
+                yield block
+
+
+def _write_dense(out: _Output, vectors: Blocks) -> int:
+    """Write the storage chunk and return the number of rows."""
+    out.begin(CHUNK_IDS["ndarray"])
+    head = out.position
+    n_rows = 0
+    dtype = None
+    columns = 0
+    for block in _blocks(vectors):
+        if block.ndim != 2:
+            raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
+        if dtype is None:
+            dtype, columns = _storable(block.dtype), block.shape[1]
+            out.write(struct.pack("<QII", 0, columns, _TYPE_IDS[dtype]))
+            out.pad(dtype.itemsize)
+        if block.shape[1] != columns:
+            raise ValueError(f"row {n_rows} has {block.shape[1]} columns, those before {columns}")
+        if _storable(block.dtype) != dtype:
+            raise ValueError(f"row {n_rows} is {block.dtype}, those before are {dtype}")
+        out.write(np.ascontiguousarray(block, dtype).data.cast("B") if block.size else b"")
+        n_rows += len(block)
+    if dtype is None:
+        raise ValueError("no vectors were given; pass an array of shape (0, dim) for none")
+    out.patch(head, struct.pack("<Q", n_rows))
+    out.end()
+    return n_rows
+
+
+def _storable(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    little = dtype.newbyteorder("<")
+    if little not in _TYPE_IDS:
+        names = ", ".join(str(known) for known in _TYPE_IDS)
+        raise ValueError(f"finalfusion files hold no {dtype}; convert to one of {names}")
+    return little
+
+
+def _write_quantized(out: _Output, quantized: Quantized) -> int:
+    """Write a quantized storage chunk and return the number of rows."""
+    codebooks = np.ascontiguousarray(quantized.codebooks, "<f4")
+    if codebooks.ndim != 3 or not codebooks.size or codebooks.shape[1] > 256:
+        raise ValueError(
+            f"codebooks must have the shape (q, k, d / q) with k up to 256, not {codebooks.shape}"
+        )
+    q, k, part = codebooks.shape
+    d = q * part
+    projection, norms = quantized.projection, quantized.norms
+    flags = int(projection is not None), int(norms is not None)
+    out.begin(CHUNK_IDS["quantized"])
+    out.write(struct.pack("<5I", *flags, q, d, k))
+    rows_offset = out.position
+    out.write(struct.pack("<QII", 0, _TYPE_IDS[np.dtype("<u1")], _TYPE_IDS[np.dtype("<f4")]))
+    out.pad(4)
+    if projection is not None:
+        out.write(_exactly(projection, (d, d), "projection").data.cast("B"))
+    out.write(codebooks.data.cast("B"))
+    if norms is not None:
+        norms = _exactly(norms, (len(quantized.codes),), "norms")
+        out.write(norms.data.cast("B") if norms.size else b"")
+    n_rows = 0
+    for block in _blocks(quantized.codes):
+        if block.ndim != 2 or block.shape[1] != q or block.dtype != np.uint8:
+            raise ValueError(f"codes must be uint8 of shape (rows, {q}), not {block.dtype}")
+        if block.size and int(block.max()) >= k:
+            raise ValueError(f"a code is {int(block.max())}, but there are {k} centroids")
+        out.write(np.ascontiguousarray(block).data.cast("B") if block.size else b"")
+        n_rows += len(block)
+    if norms is not None and len(norms) != n_rows:
+        raise ValueError(f"{len(norms)} norms were given for {n_rows} rows of codes")
+    out.patch(rows_offset, struct.pack("<Q", n_rows))
+    out.end()
+    return n_rows
+
+
+def _exactly(values: npt.ArrayLike, shape: tuple[int, ...], what: str) -> npt.NDArray[np.float32]:
+    array = np.ascontiguousarray(values, "<f4")
+    if array.shape != shape:
+        raise ValueError(f"{what} must have the shape {shape}, not {array.shape}")
+    return array
+
+
+def _write_norms(out: _Output, norms: npt.NDArray[Any], n_words: int) -> None:
+    values = _exactly(norms, (n_words,), "norms")
+    out.begin(CHUNK_IDS["norms"])
+    out.write(struct.pack("<QI", n_words, _TYPE_IDS[values.dtype]))
+    out.pad(4)
+    out.write(values.data.cast("B") if values.size else b"")
+    out.end()

@@ -1,0 +1,351 @@
+"""Word indexes in a file beside the data: FILE.embx.
+
+The file holds the tables of :mod:`embmap.word_index` as they are used, so that opening it maps them
+and every process shares one copy. It names the data it belongs to by size and modification time
+and, where those differ, by a digest of the vocabulary's bytes. Its body is covered by checksums of
+64 KiB blocks: a hit is confirmed by the words themselves, and the first miss in a block checks the
+block, so that neither is ever answered from a damaged table.
+
+docs/word-index.md describes the layout for other implementations.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from embmap.atomic_write import replacing
+from embmap.errors import EmbmapError, StaleIndexError
+from embmap.mapping import MappedFile, open_mapped
+from embmap.records import Records
+from embmap.word_index import EMPTY, WordIndex
+
+__all__ = ["SUFFIX", "IndexFile", "MappedWordIndex", "digest", "write_index"]
+
+SUFFIX = ".embx"
+MAGIC = b"EMBX\r\n\x1a\n"
+VERSION = 1
+BLOCK = 1 << 16
+_ALIGN = 64
+_MAX_TABLES = 8
+_HEADER = struct.Struct("<8sIIQqQQQQ")
+_TABLE = struct.Struct("<QQQII16sQQQQII")
+_READ = 1 << 22
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One descriptor of the index file."""
+
+    offset: int
+    nbytes: int
+    n: int
+    prefix: int
+    suffix: int
+    digest: bytes
+    n_slots: int
+    slots_offset: int
+    slots_length: int
+    starts_offset: int
+    starts_itemsize: int
+    reserved: int
+
+
+class IndexFile:
+    """The tables of an index file, mapped.
+
+    Parameters
+    ----------
+    path : path-like
+        The index file.
+    data : MappedFile
+        The file whose words it indexes.
+
+    Raises
+    ------
+    StaleIndexError
+        When it is missing, damaged, or of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], data: MappedFile) -> None:
+        self.path = Path(path)
+        self._data = data
+        try:
+            self._file = open_mapped(path)
+        except (OSError, EmbmapError) as error:
+            raise StaleIndexError(f"{path}: cannot be opened: {error}") from error
+        self._tables = self._parse()
+        self._checked = bytearray(self._n_blocks)
+        self._fresh: dict[int, bool] = {}
+
+    def _parse(self) -> list[_Table]:
+        nbytes = self._file.nbytes
+        if nbytes < _HEADER.size:
+            raise self._damaged("it ends inside its header")
+        head = self._file.read(0, _HEADER.size)
+        magic, version, n_tables, data_nbytes, mtime, index_nbytes, body, sums, checksum = (
+            _HEADER.unpack(head)
+        )
+        if magic != MAGIC:
+            raise self._damaged("it is no embmap word index")
+        if version != VERSION:
+            raise StaleIndexError(f"{self.path}: version {version}; this embmap reads {VERSION}")
+        end = _HEADER.size + n_tables * _TABLE.size
+        if not 1 <= n_tables <= _MAX_TABLES or end > nbytes or index_nbytes != nbytes:
+            raise self._damaged("its size is not the one it states")
+        rows = self._file.read(_HEADER.size, n_tables * _TABLE.size)
+        if xxhash.xxh3_64_intdigest(head[:-8] + rows) != checksum:
+            raise self._damaged("the checksum of its header does not hold")
+        self._n_blocks = -(-(sums - body) // BLOCK)
+        if not end <= body <= sums or sums + 8 * self._n_blocks != nbytes:
+            raise self._damaged("its blocks do not fill it")
+        self._body, self._sums_offset = body, sums
+        self._data_id = (data_nbytes, mtime)
+        return [_Table(*row) for row in _TABLE.iter_unpack(rows)]
+
+    def _damaged(self, why: str) -> StaleIndexError:
+        return StaleIndexError(f"{self.path}: {why}; build the index again")
+
+    def __len__(self) -> int:
+        """Return the number of tables."""
+        return len(self._tables)
+
+    def table(self, number: int, records: Records) -> WordIndex:
+        """Return one table as an index over the words of the data file.
+
+        Parameters
+        ----------
+        number : int
+            Which table.
+        records : Records
+            The words it has to be about.
+
+        Returns
+        -------
+        WordIndex
+            An index whose misses are checked against the checksums.
+
+        Raises
+        ------
+        StaleIndexError
+            When the table is about other words or damaged.
+        """
+        if number >= len(self._tables):
+            raise StaleIndexError(f"{self.path}: has no table {number}; build the index again")
+        table = self._tables[number]
+        asked = (records.offset, records.n, records.prefix, records.suffix)
+        if (table.offset, table.n, table.prefix, table.suffix) != asked:
+            raise StaleIndexError(f"{self.path}: is about other data; build the index again")
+        starts_fit = table.starts_itemsize in (4, 8) and (
+            table.starts_offset + (table.n + 1) * table.starts_itemsize <= self._sums_offset
+        )
+        slots_fit = table.slots_offset + 4 * table.slots_length <= self._sums_offset
+        sizes_fit = table.n_slots & (table.n_slots - 1) == 0 < table.n_slots < table.slots_length
+        if not (starts_fit and slots_fit and sizes_fit):
+            raise self._damaged("a table does not lie inside it")
+        starts = self._file.array(table.starts_offset, f"<u{table.starts_itemsize}", table.n + 1)
+        slots = self._file.array(table.slots_offset, "<u4", table.slots_length)
+        ends = int(starts[table.n]) == table.nbytes and int(starts[0]) == 0
+        fills = table.nbytes == records.nbytes if records.exact else table.nbytes <= records.nbytes
+        if not (ends and fills) or slots[-1] != EMPTY:
+            raise self._damaged("a table does not end as it should")
+        if not self._is_fresh(table):
+            raise StaleIndexError(f"{self.path}: the words changed; build the index again")
+        return MappedWordIndex(self, table, records, starts, slots)
+
+    def _is_fresh(self, table: _Table) -> bool:
+        """Whether the words are those that were indexed; reads them only when in doubt."""
+        if self._data_id == (self._data.nbytes, self._data.mtime_ns):
+            return True
+        return digest(self._data, table.offset, table.nbytes) == table.digest
+
+    def check(self, offset: int, nbytes: int) -> None:
+        """Check the blocks that hold a range, each once.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+            The range, in bytes.
+
+        Raises
+        ------
+        StaleIndexError
+            When a checksum does not hold.
+        """
+        first = (offset - self._body) // BLOCK
+        last = (offset + max(nbytes, 1) - 1 - self._body) // BLOCK
+        for block in range(first, last + 1):
+            if not self._checked[block]:
+                start = self._body + block * BLOCK
+                nbytes = min(BLOCK, self._sums_offset - start)
+                found = xxhash.xxh3_64_digest(self._file.array(start, np.uint8, nbytes).data)
+                if found[::-1] != self._file.read(self._sums_offset + 8 * block, 8):
+                    raise self._damaged(f"the checksum of its block {block} does not hold")
+                self._checked[block] = 1
+
+    def check_all(self) -> None:
+        """Check every block, and the words against the digest.
+
+        Raises
+        ------
+        StaleIndexError
+            When a checksum does not hold or the words are others.
+        """
+        self.check(self._body, self._sums_offset - self._body)
+        for table in self._tables:
+            if digest(self._data, table.offset, table.nbytes) != table.digest:
+                raise StaleIndexError(f"{self.path}: the words changed; build the index again")
+
+
+class MappedWordIndex(WordIndex):
+    """An index from a file, which believes in a miss only after checking what it read."""
+
+    __slots__ = ("_index_file", "_table")
+
+    def __init__(
+        self,
+        index_file: IndexFile,
+        table: _Table,
+        records: Records,
+        starts: npt.NDArray[Any],
+        slots: npt.NDArray[np.uint32],
+    ) -> None:
+        super().__init__(index_file._data, records, starts, slots, table.n_slots - 1)
+        self._index_file = index_file
+        self._table = table
+
+    def confirm_miss(self, word: str) -> None:
+        """Raise StaleIndexError when the answer that a word is unknown rests on damaged blocks."""
+        try:
+            home, rows = self.probe(word)
+        except (UnicodeEncodeError, IndexError):
+            home, rows = 0, []
+        table, check = self._table, self._index_file.check
+        check(table.slots_offset + 4 * home, 4 * (len(rows) + 1))
+        for row in rows:
+            if row >= table.n:
+                raise self._index_file._damaged(f"it names row {row} of {table.n}")
+            self.check_starts(row, row + 1)
+
+    def check_starts(self, first: int, last: int) -> None:
+        """Raise StaleIndexError when the places of a range of words rest on damaged blocks."""
+        size = self._table.starts_itemsize
+        nbytes = size * (last - first + 1)
+        self._index_file.check(self._table.starts_offset + size * first, nbytes)
+
+
+def digest(file: MappedFile, offset: int, nbytes: int) -> bytes:
+    """Return the xxh3_128 digest of a range of a file.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    offset, nbytes : int
+        The range, in bytes.
+
+    Returns
+    -------
+    bytes
+        16 bytes, most significant first.
+
+    Raises
+    ------
+    TruncatedError
+        When the range does not lie inside the file.
+    """
+    file.check_whole()
+    state = xxhash.xxh3_128()
+    for start in range(offset, offset + nbytes, _READ):
+        state.update(file.array(start, np.uint8, min(_READ, offset + nbytes - start)).data)
+    return state.digest()
+
+
+def write_index(
+    path: str | os.PathLike[str], data: MappedFile, tables: Sequence[WordIndex]
+) -> Path:
+    """Write the tables over a file's words.
+
+    Parameters
+    ----------
+    path : path-like
+        The index file to create or replace.
+    data : MappedFile
+        The file whose words they find.
+    tables : sequence of WordIndex
+        The tables, the vocabulary's first.
+
+    Returns
+    -------
+    pathlib.Path
+        The file written.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written.
+    """
+    head_nbytes = _HEADER.size + len(tables) * _TABLE.size
+    body = position = -(-head_nbytes // 4096) * 4096
+    rows, sections = [], []
+    for table in tables:
+        slots_offset, starts_offset = position, _aligned(position + table.slots.nbytes)
+        position = _aligned(starts_offset + table.starts.nbytes)
+        sections += [(slots_offset, table.slots), (starts_offset, table.starts)]
+        records, nbytes = table.records, int(table.starts[-1])
+        rows.append(
+            _TABLE.pack(
+                records.offset,
+                nbytes,
+                records.n,
+                records.prefix,
+                records.suffix,
+                digest(data, records.offset, nbytes),
+                table.n_slots,
+                slots_offset,
+                table.slots.size,
+                starts_offset,
+                table.starts.itemsize,
+                0,
+            )
+        )
+    sums_offset, n_blocks = position, -(-(position - body) // BLOCK)
+    head = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        len(tables),
+        data.nbytes,
+        data.mtime_ns,
+        sums_offset + 8 * n_blocks,
+        body,
+        sums_offset,
+        0,
+    )
+    checksum = xxhash.xxh3_64_intdigest(head[:-8] + b"".join(rows))
+    with replacing(path) as out:
+        out.write(head[:-8] + struct.pack("<Q", checksum) + b"".join(rows))
+        for offset, section in sections:
+            out.seek(offset)
+            out.write(section.data)
+        out.truncate(sums_offset)
+        sums = [_block_sum(out, body + i * BLOCK, sums_offset) for i in range(n_blocks)]
+        out.seek(sums_offset)
+        out.write(b"".join(sums))
+    return Path(path)
+
+
+def _block_sum(out: BinaryIO, start: int, end: int) -> bytes:
+    out.seek(start)
+    return xxhash.xxh3_64_digest(out.read(min(BLOCK, end - start)))[::-1]
+
+
+def _aligned(position: int) -> int:
+    return -(-position // _ALIGN) * _ALIGN

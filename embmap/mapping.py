@@ -1,0 +1,384 @@
+"""The bytes of one file, as views or as positional reads.
+
+A :class:`MappedFile` hands out typed read-only arrays over parts of a file. Offsets and sizes are
+checked in Python ints before numpy sees them, so no product can wrap and no view can leave the
+file. The ``mmap`` back end hands out zero-copy views over one memory map; the ``read`` back end
+serves the same interface with positional reads, which survive a file that shrinks. Neither is
+closed under a live view: the resources go when the last object that uses them goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import TruncatedError, UnsupportedError
+
+__all__ = ["Access", "Backend", "BytesFile", "Fetch", "MappedFile", "open_mapped"]
+
+Backend = Literal["mmap", "read"]
+Access = Literal["normal", "random", "sequential", "willneed"]
+BACKENDS: tuple[Backend, ...] = ("mmap", "read")
+ACCESSES: tuple[Access, ...] = ("normal", "random", "sequential", "willneed")
+
+
+class Fetch(Protocol):
+    """What turns ``fetch[start:stop]`` into bytes: the cheapest way to a few bytes of a file."""
+
+    def __getitem__(self, item: slice, /) -> bytes:
+        """Return the bytes of a range."""
+        ...
+
+
+class MappedFile(ABC):
+    """The bytes of one file, bounds-checked.
+
+    Attributes
+    ----------
+    path : pathlib.Path or None
+        The file; None for bytes in memory.
+    nbytes : int
+        Its size when it was opened, in bytes.
+    mtime_ns : int
+        Its modification time when it was opened, in nanoseconds since the epoch.
+    backend : str
+        "mmap", "read" or "bytes".
+    fetch : Fetch
+        ``fetch[start:stop]`` returns bytes without checks, for look-ups that count nanoseconds.
+    """
+
+    path: Path | None
+    nbytes: int
+    mtime_ns: int
+    backend: str
+    fetch: Fetch
+
+    @property
+    @abstractmethod
+    def zero_copy(self) -> bool:
+        """Whether :meth:`array` returns views of the file and not copies."""
+
+    @abstractmethod
+    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return the array of a range known to lie inside the file."""
+
+    @abstractmethod
+    def current_nbytes(self) -> int:
+        """Return the size of the file now, in bytes."""
+
+    @abstractmethod
+    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
+        """Tell the operating system how a range will be read; a hint that may do nothing.
+
+        Parameters
+        ----------
+        access : {"normal", "random", "sequential", "willneed"}
+            The pattern, as for madvise(2) and posix_fadvise(2).
+        offset, nbytes : int, optional
+            The range; to the end of the file by default.
+        """
+
+    def check_range(self, offset: int, nbytes: int) -> None:
+        """Raise TruncatedError unless a range lies inside the file.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+            The range, in bytes.
+
+        Raises
+        ------
+        TruncatedError
+            When it does not.
+        """
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise TruncatedError(
+                f"{nbytes} bytes are needed here, but the file has {self.nbytes}",
+                path=self.path,
+                offset=offset,
+            )
+
+    def check_whole(self) -> None:
+        """Raise TruncatedError when the file shrank since it was opened.
+
+        Reading a page of a map that lies beyond the end of its file kills the process, so whatever
+        is about to touch many pages asks first.
+
+        Raises
+        ------
+        TruncatedError
+            When the file is smaller now.
+        """
+        now = self.current_nbytes()
+        if now < self.nbytes:
+            raise TruncatedError(
+                "the file shrank while it was open; open it again",
+                path=self.path,
+                found=f"{now} bytes",
+                expected=f"{self.nbytes} bytes",
+            )
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return a copy of a range.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+            The range, in bytes.
+
+        Returns
+        -------
+        bytes
+            Exactly `nbytes` of them.
+
+        Raises
+        ------
+        TruncatedError
+            When the range does not lie inside the file.
+        """
+        self.check_range(offset, nbytes)
+        return self.fetch[offset : offset + nbytes]
+
+    def array(
+        self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
+    ) -> npt.NDArray[Any]:
+        """Return a range as a read-only array.
+
+        Parameters
+        ----------
+        offset : int
+            Where it starts, in bytes; it may be unaligned, which ``flags.aligned`` then says.
+        dtype : dtype-like
+            Type of an element.
+        shape : int or sequence of int
+            Shape of the array, row-major.
+
+        Returns
+        -------
+        numpy.ndarray
+            A plain ndarray of that dtype and shape: a view with the mmap back end, else a copy.
+
+        Raises
+        ------
+        TruncatedError
+            When the range does not lie inside the file.
+        """
+        dtype = np.dtype(dtype)
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.check_range(offset, math.prod(dims) * dtype.itemsize)
+        return self._array(offset, dtype, dims)
+
+
+class MemoryMap(MappedFile):
+    """A file mapped read-only by one ``numpy.memmap``."""
+
+    backend = "mmap"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as handle:
+            status = os.fstat(handle.fileno())
+            self.nbytes = status.st_size
+            self.mtime_ns = status.st_mtime_ns
+            if self.nbytes:
+                mapped = np.memmap(handle, dtype=np.uint8, mode="r", shape=(self.nbytes,))
+                self._map: mmap.mmap | None = _mmap_of(mapped)
+                # A row of an np.memmap costs ten times a row of a plain array over the same map.
+                self._bytes = mapped.view(np.ndarray)
+            else:  # nothing to map, and mmap refuses to
+                self._map = None
+                self._bytes = np.empty(0, np.uint8)
+                self._bytes.flags.writeable = False
+        self.fetch = b"" if self._map is None else self._map
+
+    @property
+    def zero_copy(self) -> bool:
+        return True
+
+    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return np.ndarray(shape, dtype, buffer=self._bytes, offset=offset)
+
+    def current_nbytes(self) -> int:
+        return 0 if self._map is None else self._map.size()
+
+    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
+        advice = getattr(mmap, f"MADV_{access.upper()}", None)
+        if self._map is None or advice is None:  # Windows has no madvise
+            return
+        start = offset - offset % mmap.PAGESIZE
+        end = self.nbytes if nbytes is None else min(offset + nbytes, self.nbytes)
+        if end > start:
+            self._map.madvise(advice, start, end - start)
+
+
+class PositionalReads(MappedFile):
+    """A file read by position, with no shared cursor: threads may share it."""
+
+    backend = "read"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = _PositionalFetch(path)
+        status = os.fstat(self._reader.descriptor)
+        self.nbytes = status.st_size
+        self.mtime_ns = status.st_mtime_ns
+        self.fetch = self._reader
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        nbytes = math.prod(shape) * dtype.itemsize
+        return np.frombuffer(self.fetch[offset : offset + nbytes], dtype).reshape(shape)
+
+    def current_nbytes(self) -> int:
+        return os.fstat(self._reader.descriptor).st_size
+
+    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
+        advice = getattr(os, f"POSIX_FADV_{access.upper()}", None)
+        if advice is not None:  # neither macOS nor Windows has posix_fadvise
+            os.posix_fadvise(self._reader.descriptor, offset, nbytes or 0, advice)
+
+
+class _PositionalFetch:
+    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes."""
+
+    __slots__ = ("_nbytes", "_path", "descriptor")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.descriptor = -1
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self.descriptor = os.open(path, flags)
+        self._nbytes = os.fstat(self.descriptor).st_size
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def __getitem__(self, item: slice, /) -> bytes:
+        start, stop = item.start, min(item.stop, self._nbytes)  # as slices of a map do
+        data = _pread(self.descriptor, stop - start, start) if stop > start else b""
+        if len(data) >= stop - start:
+            return data
+        parts = [data]
+        position = start + len(data)
+        while position < stop:  # one call reads at most 2 GiB on Linux
+            more = _pread(self.descriptor, stop - position, position)
+            if not more:
+                raise TruncatedError(
+                    f"{stop - position} bytes are missing: the file shrank while it was open; "
+                    "open it again",
+                    path=self._path,
+                    offset=position,
+                )
+            parts.append(more)
+            position += len(more)
+        return b"".join(parts)
+
+
+if hasattr(os, "pread"):
+    _pread = os.pread
+else:  # Windows: a descriptor has one position, so only one thread at a time may move it
+    import threading
+
+    _position_lock = threading.Lock()
+
+    def _pread(number: int, nbytes: int, offset: int) -> bytes:
+        with _position_lock:
+            os.lseek(number, offset, os.SEEK_SET)
+            return os.read(number, nbytes)
+
+
+class BytesFile(MappedFile):
+    """Bytes in memory behind the same face, for what is parsed before it is written.
+
+    Parameters
+    ----------
+    data : bytes
+        The bytes.
+    """
+
+    backend = "bytes"
+
+    def __init__(self, data: bytes) -> None:
+        self.path = None
+        self.nbytes = len(data)
+        self.mtime_ns = 0
+        self.fetch = data
+        self._data = data
+
+    @property
+    def zero_copy(self) -> bool:
+        return True
+
+    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return np.ndarray(shape, dtype, buffer=self._data, offset=offset)
+
+    def current_nbytes(self) -> int:
+        return self.nbytes
+
+    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
+        pass
+
+
+def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
+    base = mapped.base
+    if not isinstance(base, mmap.mmap):
+        raise TypeError(f"numpy.memmap over {type(base).__name__}: this numpy is not supported")
+    return base
+
+
+def open_mapped(
+    path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
+) -> MappedFile:
+    """Open a file for views or positional reads.
+
+    Parameters
+    ----------
+    path : path-like
+        A regular file.
+    backend : {"mmap", "read"}
+        Map the file, or read the parts that are asked for.
+    access : {"normal", "random", "sequential", "willneed"}
+        How it will be read: advice to the operating system's read-ahead.
+
+    Returns
+    -------
+    MappedFile
+        The open file; nothing but its size has been read.
+
+    Raises
+    ------
+    OSError
+        When it does not exist, is a folder, or may not be read.
+    UnsupportedError
+        When it is a pipe, socket or device.
+    ValueError
+        For an unknown `backend` or `access`.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    if access not in ACCESSES:
+        raise ValueError(f"access must be one of {', '.join(ACCESSES)}, not {access!r}")
+    location = Path(os.fsdecode(path))
+    mode = location.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
+    if not stat.S_ISREG(mode):
+        raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
+    file: MappedFile = MemoryMap(location) if backend == "mmap" else PositionalReads(location)
+    if access != "normal":
+        file.advise(access)
+    return file

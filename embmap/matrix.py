@@ -1,0 +1,417 @@
+"""Lazy two-dimensional views: the rows of a file as numpy arrays.
+
+:class:`Matrix` is the face: rows, slices, gathers, blocks. The dense ones stand here, over a memory
+map or over positional reads; a matrix whose rows are decoded stands with its codec. A gather never
+touches more than the rows it returns, and nothing copies a whole matrix unless asked to.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.mapping import MappedFile
+
+__all__ = ["DenseMatrix", "Matrix", "Rows", "dense_matrix"]
+
+Rows = SupportsIndex | slice | npt.ArrayLike
+_BLOCK_NBYTES = 1 << 20
+_GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+
+
+class Matrix(ABC):
+    """A two-dimensional array that stays in its file.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (rows, columns).
+    dtype : numpy.dtype
+        Type of an element as it is handed out.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    @property
+    @abstractmethod
+    def zero_copy(self) -> bool:
+        """Whether ``m[i]`` and ``m[a:b]`` are views of the file."""
+
+    @abstractmethod
+    def row(self, i: int) -> npt.NDArray[Any]:
+        """Return row `i`, which is known to exist: shape (columns,)."""
+
+    @abstractmethod
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the rows of a range known to exist: shape (stop - start, columns)."""
+
+    @abstractmethod
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        """Write rows known to exist to `out`, whose shape and dtype fit."""
+
+    def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
+        """Return the cheapest callable that does what :meth:`row` does.
+
+        Returns
+        -------
+        callable
+            Takes the number of a row that exists, returns shape (columns,).
+        """
+        return self.row
+
+    @abstractmethod
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Ask the operating system to read rows ahead.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray, optional
+            Shape (n,), int64; every row by default.
+        """
+
+    @property
+    def ndim(self) -> int:
+        """Always 2."""
+        return 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole matrix as it is handed out."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        """Say what it is without reading it."""
+        rows, columns = self.shape
+        return f"<{type(self).__name__} {rows} x {columns} {self.dtype}, not read>"
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Return the rows in order, each of shape (columns,)."""
+        for _, block in self.blocks():
+            yield from block
+
+    def __getitem__(self, item: Rows | tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Return rows: one, a slice, or those of an index array; then columns, if any are given.
+
+        Parameters
+        ----------
+        item : int, slice, array of int or of bool, or a tuple of these and columns
+            Which rows; negative ones count from the end.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (columns,) for one row, else (n, columns).
+
+        Raises
+        ------
+        IndexError
+            For a row that does not exist.
+        """
+        if isinstance(item, tuple):
+            if len(item) == 2 and _is_row(item[0]):
+                return self[item[0]][item[1]]
+            rows: npt.NDArray[Any] = self[item[0]] if item else self[:]
+            return rows[(slice(None), *item[1:])]
+        if isinstance(item, slice):
+            start, stop, step = item.indices(self.shape[0])
+            if step == 1:
+                return self._span(start, max(start, stop))
+            return self.take(np.arange(start, stop, step, dtype=np.int64))
+        if _is_row(item):
+            i = operator.index(cast(SupportsIndex, item))
+            if not -self.shape[0] <= i < self.shape[0]:
+                raise IndexError(f"row {i} of {self.shape[0]}")
+            return self.row(i % self.shape[0])
+        return self.take(cast("npt.ArrayLike", item))
+
+    def take(self, rows: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Return the rows of an index array.
+
+        Parameters
+        ----------
+        rows : array-like
+            Shape (n,), integers, or booleans of shape (rows,).
+        out : numpy.ndarray, optional
+            Where to put them: shape (n, columns) and this matrix's dtype.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, columns): a new array, or `out`.
+
+        Raises
+        ------
+        IndexError
+            For a row that does not exist.
+        ValueError
+            When `out` does not fit.
+        """
+        wanted = self.row_numbers(rows)
+        out = fitting(out, (wanted.size, self.shape[1]), self.dtype)
+        self._gather(wanted, out)
+        return out
+
+    def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Return the matrix a few rows at a time, in bounded memory.
+
+        Parameters
+        ----------
+        rows_per_block : int, optional
+            Rows of a block; about a mebibyte of them by default.
+
+        Yields
+        ------
+        start : int
+            Number of the block's first row.
+        block : numpy.ndarray
+            Shape (rows of the block, columns).
+
+        Raises
+        ------
+        ValueError
+            When `rows_per_block` is not positive.
+        """
+        if rows_per_block is None:
+            row_nbytes = max(self.shape[1] * self.dtype.itemsize, 1)
+            rows_per_block = max(_BLOCK_NBYTES // row_nbytes, 1)
+        if rows_per_block < 1:
+            raise ValueError(f"rows_per_block must be positive, not {rows_per_block}")
+        for start in range(0, self.shape[0], rows_per_block):
+            yield start, self._span(start, min(start + rows_per_block, self.shape[0]))
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Return the whole matrix as an array: a view where it is zero-copy."""
+        if copy is False and not self.zero_copy:
+            raise ValueError("this matrix is decoded or read, which cannot be done without a copy")
+        array = self._span(0, self.shape[0])
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"{array.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy and self.zero_copy else array
+
+    def row_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the row numbers that an index array means.
+
+        Parameters
+        ----------
+        rows : array-like
+            Shape (n,), integers, or booleans of shape (rows,).
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,), int64: rows that exist, none of them negative.
+
+        Raises
+        ------
+        IndexError
+            For a row that does not exist.
+        """
+        wanted = np.asarray(rows)
+        if wanted.ndim != 1:
+            raise IndexError(f"rows are chosen by a one-dimensional array, not {wanted.ndim}-d")
+        if wanted.dtype == np.bool_:
+            if wanted.size != self.shape[0]:
+                raise IndexError(f"{wanted.size} booleans for {self.shape[0]} rows")
+            return np.flatnonzero(wanted)
+        if wanted.size == 0:
+            return np.empty(0, np.int64)
+        if wanted.dtype.kind not in "iu":
+            raise IndexError(f"rows are chosen by integers, not {wanted.dtype}")
+        lowest, highest = int(wanted.min()), int(wanted.max())
+        if lowest < -self.shape[0] or highest >= self.shape[0]:
+            wrong = lowest if lowest < -self.shape[0] else highest
+            raise IndexError(f"row {wrong} of {self.shape[0]}")
+        wanted = wanted.astype(np.int64, copy=False)
+        return np.where(wanted < 0, wanted + self.shape[0], wanted) if lowest < 0 else wanted
+
+
+class DenseMatrix(Matrix):
+    """Rows stored one after the other.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Where they are.
+    offset : int
+        Where the first row starts, in bytes.
+    shape : tuple of int
+        (rows, columns).
+    dtype : dtype-like
+        Type of an element.
+
+    Raises
+    ------
+    TruncatedError
+        When they do not lie inside the file.
+    """
+
+    def __init__(
+        self, file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+    ) -> None:
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._file = file
+        self._offset = offset
+        self._row_nbytes = shape[1] * self.dtype.itemsize
+        file.check_range(offset, self.nbytes)
+
+    @property
+    def zero_copy(self) -> bool:
+        return self._file.zero_copy
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        if rows is None:
+            self._file.advise("willneed", self._offset, self.nbytes)
+            return
+        for first, last in self._runs(np.unique(rows)):
+            start = self._offset + first * self._row_nbytes
+            self._file.advise("willneed", start, (last - first) * self._row_nbytes)
+
+    def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return ranges of rows that cover sorted rows, joining those that stand close."""
+        if not rows.size:
+            return []
+        near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
+        breaks = np.flatnonzero(np.diff(rows) > near)
+        firsts = rows[np.concatenate(([0], breaks + 1))]
+        lasts = rows[np.concatenate((breaks, [rows.size - 1]))] + 1
+        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+class MappedMatrix(DenseMatrix):
+    """Rows in a memory map: views."""
+
+    def __init__(
+        self, file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+    ) -> None:
+        super().__init__(file, offset, shape, dtype)
+        self._array = file.array(offset, self.dtype, shape)
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = self._array[i]
+        return row
+
+    def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
+        return self._array.__getitem__
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        self._file.check_whole()
+        return self._array[start:stop]
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        self._file.check_whole()
+        if self._array.flags.aligned:
+            # The rows are known to exist; "raise" would make take buffer its output.
+            np.take(self._array, rows, axis=0, out=out, mode="clip")
+        else:  # take would copy the whole matrix to align it
+            out[...] = self._array[rows]
+
+
+class ReadMatrix(DenseMatrix):
+    """Rows behind positional reads: copies."""
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = self._span(i, i + 1)[0]
+        return row
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        offset = self._offset + start * self._row_nbytes
+        return self._file.array(offset, self.dtype, (stop - start, self.shape[1]))
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        order = np.argsort(rows, kind="stable")  # forwards through the file
+        ordered = rows[order]
+        for first, last in self._runs(ordered):
+            low, high = np.searchsorted(ordered, (first, last))
+            for begin in range(low, high, max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)):
+                end = min(begin + max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1), int(high))
+                start = int(ordered[begin])
+                block = self._span(start, int(ordered[end - 1]) + 1)
+                out[order[begin:end]] = block[ordered[begin:end] - start]
+
+
+def dense_matrix(
+    file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+) -> DenseMatrix:
+    """Return the matrix over rows stored in a file, as its back end serves them.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Where they are.
+    offset : int
+        Where the first row starts, in bytes.
+    shape : tuple of int
+        (rows, columns).
+    dtype : dtype-like
+        Type of an element.
+
+    Returns
+    -------
+    DenseMatrix
+        Views with the mmap back end, else copies.
+
+    Raises
+    ------
+    TruncatedError
+        When the rows do not lie inside the file.
+    """
+    return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
+
+
+def fitting(
+    out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """Return `out` if it can take the result, or a new array when it is None.
+
+    Parameters
+    ----------
+    out : numpy.ndarray or None
+        What the caller gave.
+    shape : tuple of int
+        Shape of the result.
+    dtype : numpy.dtype
+        Its type.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of that shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        When `out` has another shape or dtype or is read-only.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+        writable = "" if out.flags.writeable else "read-only "
+        raise ValueError(
+            f"out must be a writable {dtype} array of shape {shape}, "
+            f"not a {writable}{out.dtype} one of shape {out.shape}"
+        )
+    return out
+
+
+def _is_row(item: object) -> bool:
+    """Whether an index chooses one row; True and False choose none."""
+    return (
+        hasattr(item, "__index__")
+        and not isinstance(item, bool | np.bool_)
+        and not (isinstance(item, np.ndarray) and item.ndim)
+    )

@@ -1,0 +1,133 @@
+"""``embmap.open``: a file of any format, recognised by what it holds and never by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.errors import FormatError
+from embmap.formats.finalfusion.file import FinalfusionFile
+from embmap.formats.finalfusion.layout import MAGIC, looks_bare
+from embmap.mapping import Access, Backend, MappedFile, open_mapped
+from embmap.vocabulary import IndexChoice
+
+__all__ = ["open"]
+
+Opener = Callable[[MappedFile, str | None, IndexChoice, Any], EmbeddingFile]
+FORMATS: dict[str, tuple[Callable[[MappedFile], bool], Opener]] = {
+    "finalfusion": (
+        lambda file: file.read(0, min(4, file.nbytes)) == MAGIC or looks_bare(file),
+        FinalfusionFile,
+    ),
+}
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    layout: str | None = None,
+    backend: Backend = "mmap",
+    access: Access = "normal",
+    index: IndexChoice = "auto",
+    vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+) -> EmbeddingFile:
+    """Open an embedding file without reading it.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    format : {"finalfusion"}, optional
+        Its format; by default the bytes decide, and never the name.
+    layout : str, optional
+        A dialect of the format, where the bytes allow two.
+    backend : {"mmap", "read"}
+        Map the file, or read the parts that are asked for: the same bytes as copies, for network
+        disks and for files that may be truncated by others.
+    access : {"normal", "random", "sequential", "willneed"}
+        How it will be read: advice to the operating system.
+    index : {"auto", "memory", "require"} or path-like
+        "auto" uses FILE.embx if it matches and else builds an index in memory once it pays;
+        "memory" does not look for one; "require" and a path insist on it.
+    vocab : path-like or sequence of str, optional
+        Words for a file that carries none: a text file with one word per line, or the words.
+
+    Returns
+    -------
+    EmbeddingFile
+        The open file; a context manager.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be opened.
+    FormatError
+        When it is damaged or of no known format.
+    StaleIndexError
+        When an index is insisted on and does not match.
+    ValueError
+        For an argument that is not one of the choices.
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
+    file = open_mapped(path, backend=backend, access=access)
+    name = format or recognize(file)
+    opened = FORMATS[name][1](file, layout, index, vocab)
+    opened._reopen = (_open_again, (os.fspath(path), format, layout, backend, access, index, vocab))
+    return opened
+
+
+def recognize(file: MappedFile) -> str:
+    """Return the format of a file from its content.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+
+    Returns
+    -------
+    str
+        Name of the format.
+
+    Raises
+    ------
+    FormatError
+        When it is none of them.
+    """
+    if file.nbytes == 0:
+        raise FormatError("the file is empty", path=file.path)
+    for name, (recognizes, _) in FORMATS.items():
+        if recognizes(file):
+            return name
+    start = file.read(0, min(8, file.nbytes))
+    raise FormatError(
+        f"not a file of a known format ({', '.join(FORMATS)})",
+        path=file.path,
+        offset=0,
+        field="magic",
+        found=start,
+    )
+
+
+def _open_again(
+    path: str,
+    format: str | None,
+    layout: str | None,
+    backend: Backend,
+    access: Access,
+    index: IndexChoice,
+    vocab: str | Sequence[str] | None,
+) -> EmbeddingFile:
+    return open(
+        path,
+        format=format,
+        layout=layout,
+        backend=backend,
+        access=access,
+        index=index,
+        vocab=vocab,
+    )

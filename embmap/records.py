@@ -1,0 +1,240 @@
+"""Runs of strings in a file, and where each of them starts.
+
+A :class:`Records` says where a run lies; :func:`scan` finds the start of every string in it. With
+length prefixes the scan is vectorised: the upper bytes of a prefix are the only zero bytes of an
+ordinary vocabulary, so they show where records start, and the whole chain of lengths is then
+verified. Where the guess fails (a long word, a NUL, an empty word) it steps over records one at a
+time, so the result never rests on the guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import FormatError, TruncatedError
+from embmap.mapping import MappedFile
+
+__all__ = ["Records", "scan"]
+
+_WINDOW = 1 << 20
+_SMALL_WINDOW = 1 << 12
+_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where a run of strings lies in a file.
+
+    Attributes
+    ----------
+    offset : int
+        Where the first record starts, in bytes.
+    limit : int
+        No record may pass this offset.
+    n : int
+        How many records there are.
+    format : str
+        Name of the format, for errors.
+    noun : str
+        What one of them is called in errors: "word", "n-gram", "token".
+    prefix : int
+        Size of the little-endian length before each string, in bytes: 2 or 4; 0 for lines of text.
+    suffix : int
+        Bytes after each string that belong to its record.
+    exact : bool
+        Whether the last record has to end at `limit`.
+    """
+
+    offset: int
+    limit: int
+    n: int
+    format: str
+    noun: str = "word"
+    prefix: int = 4
+    suffix: int = 0
+    exact: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first record to the limit."""
+        return self.limit - self.offset
+
+    def where(self, file: MappedFile, offset: int, record: int) -> dict[str, Any]:
+        """Return the keywords that place an error at a record.
+
+        Parameters
+        ----------
+        file : MappedFile
+            The file.
+        offset : int
+            Where in the file.
+        record : int
+            Number of the record.
+
+        Returns
+        -------
+        dict
+            path, format, offset and field.
+        """
+        return {
+            "path": file.path,
+            "format": self.format,
+            "offset": offset,
+            "field": f"{self.noun} {record}",
+        }
+
+
+def scan(file: MappedFile, records: Records) -> npt.NDArray[Any]:
+    """Return where each record of a run starts.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    records : Records
+        The run.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n + 1,), uint32 or uint64: the offset of each record from ``records.offset``, and
+        the end of the last one.
+
+    Raises
+    ------
+    TruncatedError
+        When a record passes the limit, or the file shrank.
+    FormatError
+        When the records do not fill the run exactly but have to.
+    """
+    file.check_whole()
+    if records.n * (records.prefix + records.suffix) > records.nbytes:
+        raise TruncatedError(
+            f"{records.n} {records.noun}s cannot fit into {records.nbytes} bytes",
+            **records.where(file, records.offset, 0),
+        )
+    file.check_range(records.offset, records.nbytes)
+    dtype = np.uint32 if records.nbytes < 2**32 else np.uint64
+    starts = np.empty(records.n + 1, dtype)
+    if records.prefix:
+        end = _scan_prefixed(file, records, starts)
+    else:
+        end = _scan_lines(file, records, starts)
+    starts[records.n] = end
+    if records.exact and records.offset + end != records.limit:
+        raise FormatError(
+            f"{records.n} {records.noun}s end here, but {records.nbytes - end} bytes follow",
+            **records.where(file, records.offset + end, records.n),
+        )
+    return starts
+
+
+def _scan_prefixed(file: MappedFile, records: Records, starts: npt.NDArray[Any]) -> int:
+    """Fill `starts` and return where the last record ends, both from ``records.offset``."""
+    found = position = 0
+    size = _WINDOW
+    while found < records.n:
+        nbytes = min(size, records.nbytes - position)
+        window = file.array(records.offset + position, np.uint8, nbytes)
+        if records.suffix == 0:
+            chain, step = _chain(window, records.prefix, records.n - found)
+            starts[found : found + chain.size] = chain + position
+            found += chain.size
+            position += step
+            if position > records.nbytes:
+                raise _passes_limit(file, records, int(starts[found - 1]), found - 1)
+            if step > size // 2 or found == records.n:
+                size = min(2 * size, _WINDOW)
+                continue
+            # The chain broke: small windows until it holds again, so that a vocabulary made to
+            # break it everywhere costs no more than stepping.
+            size = _SMALL_WINDOW
+            window = window[step:]
+        found, position = _step(file, records, window, starts, found, position)
+    return position
+
+
+def _chain(window: npt.NDArray[np.uint8], prefix: int, n: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the verified chain of records at the start of a window.
+
+    The records number at most `n`; the second value is where the next one starts, which lies
+    outside the window when the last record does not end in it.
+    """
+    zeros = np.flatnonzero(window == 0)
+    zeros_per_record = prefix - 1
+    zeros = zeros[: zeros.size - zeros.size % zeros_per_record].reshape(-1, zeros_per_record)[:n]
+    starts = zeros[:, 0] - 1
+    # A record whose bytes leave the window is kept: its length is known all the same.
+    follows = np.ones(starts.size, bool)
+    for i in range(1, zeros_per_record):
+        follows &= zeros[:, i] == starts + 1 + i
+    ends = starts + prefix + window[starts]
+    follows[:1] &= starts[:1] == 0
+    follows[1:] &= starts[1:] == ends[:-1]
+    length = starts.size if follows.all() else int(follows.argmin())
+    return starts[:length], int(ends[length - 1]) if length else 0
+
+
+def _step(
+    file: MappedFile,
+    records: Records,
+    window: npt.NDArray[np.uint8],
+    starts: npt.NDArray[Any],
+    found: int,
+    position: int,
+) -> tuple[int, int]:
+    """Step over records one by one, from `position`; return how many are known and the next."""
+    # Without a suffix the vectorised chain is tried again after a few steps.
+    last = records.n if records.suffix else min(records.n, found + _STEPS)
+    data = window.tobytes() if records.suffix else window[: _STEPS * 512].tobytes()
+    prefix, around = records.prefix, records.prefix + records.suffix
+    base = position
+    while found < last:
+        head = data[position - base : position - base + prefix]
+        if len(head) < prefix:
+            if position + prefix > records.nbytes:
+                raise _passes_limit(file, records, position, found)
+            break  # the window is used up
+        end = position + around + int.from_bytes(head, "little")
+        if end > records.nbytes:
+            raise _passes_limit(file, records, position, found)
+        starts[found] = position
+        found += 1
+        position = end
+    return found, position
+
+
+def _passes_limit(file: MappedFile, records: Records, start: int, record: int) -> TruncatedError:
+    return TruncatedError(
+        f"this {records.noun} would end after byte {records.limit}, where its section ends",
+        **records.where(file, records.offset + start, record),
+    )
+
+
+def _scan_lines(file: MappedFile, records: Records, starts: npt.NDArray[Any]) -> int:
+    """Fill `starts` with the starts of lines; return where the last one's newline ends."""
+    found = position = 0
+    if records.n:
+        starts[0] = 0
+    n_newlines = 0
+    while position < records.nbytes:
+        nbytes = min(_WINDOW, records.nbytes - position)
+        window = file.array(records.offset + position, np.uint8, nbytes)
+        after = np.flatnonzero(window == ord("\n")) + (position + 1)
+        n_newlines += after.size
+        kept = after[: max(records.n - 1 - found, 0)]
+        starts[found + 1 : found + 1 + kept.size] = kept
+        found += kept.size
+        position += nbytes
+    unfinished = records.nbytes > 0 and file.read(records.limit - 1, 1) != b"\n"
+    n_lines = n_newlines + int(unfinished)
+    if n_lines != records.n:
+        raise FormatError(
+            f"{n_lines} lines, but {records.n} {records.noun}s are needed",
+            **records.where(file, records.offset, min(n_lines, records.n)),
+        )
+    return records.nbytes + (records.suffix if unfinished else 0)

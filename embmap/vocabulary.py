@@ -1,0 +1,569 @@
+"""The words of a file, in place.
+
+A :class:`Vocabulary` never builds a dict. Words are found through a :class:`WordIndex` mapped from
+FILE.embx when there is one. Without it the first few look-ups scan the words, which for a million
+of them is twenty times cheaper than an index; after that the index is built in memory and kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import FormatError, StaleIndexError, StaleIndexWarning
+from embmap.index_file import SUFFIX, IndexFile, MappedWordIndex
+from embmap.mapping import BytesFile, MappedFile, open_mapped
+from embmap.records import Records, scan
+from embmap.word_index import WordIndex
+
+__all__ = ["IndexChoice", "IndexSource", "Vocabulary", "vocabulary_of"]
+
+IndexChoice = Literal["auto", "memory", "require"] | str | os.PathLike[str]
+
+_BUILD_AT_ONCE = 20_000  # below this many words an index costs less than a few scans
+_SCANS = 3  # look-ups answered by scanning before the index is built
+_BLOCK = 1 << 15
+
+
+class IndexSource:
+    """Where the indexes over a file's words come from.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The data file.
+    choice : {"auto", "memory", "require"} or path-like
+        "auto" takes FILE.embx if it matches and warns if it is there but does not; "memory" never
+        looks for one; "require" and the path of an index insist on it.
+
+    Raises
+    ------
+    StaleIndexError
+        When an index is insisted on and is missing or damaged.
+    """
+
+    def __init__(self, file: MappedFile, choice: IndexChoice) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._index_file: IndexFile | None = None
+        self._pending = choice == "auto" and file.path is not None
+        self.required = choice not in ("auto", "memory")
+        self.path = default_index_path(file) if choice in ("auto", "require") else None
+        if self.required:
+            if choice != "require":
+                self.path = Path(os.fsdecode(choice))
+            if self.path is None:
+                raise StaleIndexError("words in memory have no index file")
+            self._index_file = IndexFile(self.path, file)
+
+    def table(self, number: int, records: Records) -> WordIndex | None:
+        """Return a table of the index file.
+
+        Parameters
+        ----------
+        number : int
+            Which table.
+        records : Records
+            The words it has to be about.
+
+        Returns
+        -------
+        WordIndex or None
+            None when there is no usable index file and none is required.
+
+        Raises
+        ------
+        StaleIndexError
+            When one is required and is not usable.
+        """
+        with self._lock:
+            if self._pending:
+                self._pending = False
+                if self.path is not None and self.path.exists():
+                    try:
+                        self._index_file = IndexFile(self.path, self._file)
+                    except StaleIndexError as error:
+                        self.ignore(error)
+        if self._index_file is None:
+            return None
+        try:
+            return self._index_file.table(number, records)
+        except StaleIndexError as error:
+            self.ignore(error)
+            return None
+
+    def ignore(self, error: StaleIndexError) -> None:
+        """Go on without the index file, with a warning; raise instead when it is required.
+
+        Parameters
+        ----------
+        error : StaleIndexError
+            What is wrong with it.
+
+        Raises
+        ------
+        StaleIndexError
+            When the index is required.
+        """
+        if self.required:
+            raise error
+        self._index_file = None
+        warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
+
+    def check_all(self) -> None:
+        """Check the whole index file against its checksums and the words.
+
+        Raises
+        ------
+        StaleIndexError
+            When it does not hold.
+        """
+        if self._index_file is not None:
+            self._index_file.check_all()
+
+
+class Vocabulary(Sequence[str]):
+    """The words of a file in order, found without reading them all.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Holds the words.
+    records : Records
+        Where in it.
+    source : IndexSource
+        Where an index may come from.
+    number : int
+        Which table of the index file is this vocabulary's.
+
+    Attributes
+    ----------
+    find_row : callable
+        ``find_row(word)`` returns the row of one word as an int, or -1.
+    """
+
+    def __init__(
+        self, file: MappedFile, records: Records, source: IndexSource, number: int = 0
+    ) -> None:
+        self.records = records
+        self.find_row: Callable[[str], int] = self._find_first
+        self._file = file
+        self._source = source
+        self._number = number
+        self._starts: npt.NDArray[Any] | None = None
+        self._index: WordIndex | None = None
+        self._asked_source = False
+        self._n_scans = 0
+        self._lock = threading.RLock()
+        if source.required:  # say at once that it does not match
+            self._mapped_index()
+
+    def __repr__(self) -> str:
+        """Say what it is without reading a word."""
+        state = "indexed" if self._index is not None else "not read"
+        return f"<Vocabulary of {len(self)} {self.records.noun}s, {state}>"
+
+    def __len__(self) -> int:
+        """Return the number of words."""
+        return self.records.n
+
+    @overload
+    def __getitem__(self, item: int) -> str: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> list[str]: ...
+
+    def __getitem__(self, item: int | slice) -> str | list[str]:
+        """Return the word of a row, or the list of words of a slice."""
+        if isinstance(item, slice):
+            first, last, step = item.indices(len(self))
+            if step == 1:
+                return list(self.words(first, last))
+            return [self[i] for i in range(first, last, step)]
+        row = range(len(self))[item]
+        return next(self.words(row, row + 1))
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the words in order, decoding a block at a time."""
+        return self.words()
+
+    def __contains__(self, word: object) -> bool:
+        """Whether a word is in the vocabulary."""
+        return isinstance(word, str) and self.find_row(word) >= 0
+
+    def index(self, word: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the row of a word.
+
+        Parameters
+        ----------
+        word : str
+            The word.
+        start, stop : int, optional
+            Only rows in this range count.
+
+        Returns
+        -------
+        int
+            Its first row.
+
+        Raises
+        ------
+        ValueError
+            When it is not there.
+        """
+        row = self.find_row(word) if isinstance(word, str) else -1
+        if row < 0 or row not in range(*slice(start, stop).indices(len(self))):
+            raise ValueError(f"{word!r} is not in the vocabulary")
+        return row
+
+    def count(self, word: object) -> int:
+        """Return 1 for a word of the vocabulary and 0 for any other.
+
+        Parameters
+        ----------
+        word : object
+            The word.
+
+        Returns
+        -------
+        int
+            1 or 0; a repeated word counts once, as only its first row is ever found.
+        """
+        return int(word in self)
+
+    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """Return the rows of words.
+
+        Parameters
+        ----------
+        words : iterable of str
+            The words.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,), int64: their rows, -1 where absent.
+
+        Raises
+        ------
+        FormatError
+            When the vocabulary is damaged.
+        """
+        words = words if isinstance(words, Sequence) else list(words)
+        if isinstance(words, str):
+            raise TypeError("find takes a list of words; find_row takes one word")
+        if len(words) <= 4:
+            return np.fromiter(map(self.find_row, words), np.int64, len(words))
+        index = self._indexed()
+        rows = index.find_many(words)
+        if isinstance(index, MappedWordIndex):
+            for i in np.flatnonzero(rows < 0).tolist():
+                rows[i] = self.find_row(words[i])
+        return rows
+
+    def words(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
+        """Return the words of a range of rows.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            The range.
+
+        Yields
+        ------
+        str
+            A word.
+
+        Raises
+        ------
+        FormatError
+            At a word that is not UTF-8.
+        """
+        for row, data in self.encoded(start, stop):
+            try:
+                word = data.decode()
+            except UnicodeDecodeError as error:
+                raise self.not_utf8(row, error) from None
+            yield word
+
+    def not_utf8(self, row: int, error: UnicodeDecodeError) -> FormatError:
+        """Return the error about a word that is not UTF-8.
+
+        Parameters
+        ----------
+        row : int
+            Its row.
+        error : UnicodeDecodeError
+            What decoding it said.
+
+        Returns
+        -------
+        FormatError
+            With the offset of the wrong byte.
+        """
+        records = self.records
+        offset = records.offset + int(self.starts[row]) + records.prefix + error.start
+        return FormatError(f"not UTF-8: {error.reason}", **records.where(self._file, offset, row))
+
+    def encoded(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Return the bytes of the words of a range of rows.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            The range.
+
+        Yields
+        ------
+        row : int
+            A row.
+        data : bytes
+            The bytes of its word.
+        """
+        records = self.records
+        stop = records.n if stop is None else stop
+        for first in range(start, stop, _BLOCK):
+            bounds = self._bounds(first, min(first + _BLOCK, stop))
+            bounds += records.offset
+            begins = (bounds[:-1] + records.prefix).tolist()
+            ends = (bounds[1:] - records.suffix).tolist()
+            if len(begins) > 1:
+                self._file.check_whole()
+            fetch, base = self._file.fetch, 0
+            if not self._file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
+                # One read for the block where a fetch would be a system call.
+                base = int(bounds[0])
+                fetch = self._file.read(base, int(bounds[-1]) - base)
+            for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+                yield first + i, fetch[begin - base : end - base]
+
+    @property
+    def path(self) -> Path | None:
+        """The file the words are in; None for words in memory."""
+        return self._file.path
+
+    @property
+    def starts(self) -> npt.NDArray[Any]:
+        """Where each record starts, from the first one's offset: shape (n + 1,), uint32 or uint64.
+
+        Comes with the index, or from a scan of the vocabulary the first time.
+        """
+        if self._starts is None:
+            with self._lock:
+                if self._starts is None and self._mapped_index() is None:
+                    self._starts = scan(self._file, self.records)
+        return cast("npt.NDArray[Any]", self._starts)
+
+    def suffixes(self, rows: npt.NDArray[np.int64]) -> list[int]:
+        """Return what follows the words in their records.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Shape (n,), int64: which records.
+
+        Returns
+        -------
+        list of int
+            The bytes after each word as a little-endian number.
+        """
+        fetch, nbytes = self._file.fetch, self.records.suffix
+        found = []
+        for row in rows.tolist():
+            end = int(self._bounds(row, row + 1)[1]) + self.records.offset
+            found.append(int.from_bytes(fetch[end - nbytes : end], "little"))
+        return found
+
+    def _bounds(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Return where the records of a range start, and where the last one ends."""
+        starts = self.starts
+        if isinstance(self._index, MappedWordIndex):
+            try:
+                self._index.check_starts(first, last)
+            except StaleIndexError as error:
+                self._drop_index(error)
+                starts = self.starts
+        return starts[first : last + 1].astype(np.int64)
+
+    def index_state(self) -> str:
+        """Return where words are found now: "none" yet, "memory" or "file".
+
+        Returns
+        -------
+        str
+            Never reads anything.
+        """
+        if self._index is None:
+            return "none"
+        return "file" if isinstance(self._index, MappedWordIndex) else "memory"
+
+    def build(self, progress: Callable[[int, int], None] | None = None) -> WordIndex:
+        """Build an index from the words themselves, whatever index there is.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called as ``progress(words_done, n_words)``.
+
+        Returns
+        -------
+        WordIndex
+            A new index in memory.
+
+        Raises
+        ------
+        FormatError
+            When the vocabulary is damaged.
+        """
+        starts = scan(self._file, self.records)
+        return WordIndex.build(self._file, self.records, starts, progress)
+
+    def adopt(self, index: WordIndex) -> None:
+        """Use an index for look-ups from now on.
+
+        Parameters
+        ----------
+        index : WordIndex
+            An index over these words.
+        """
+        self._index = index
+        self._starts = index.starts
+        mapped = isinstance(index, MappedWordIndex)
+        self.find_row = self._find_checked if mapped else index.find
+
+    def _indexed(self) -> WordIndex:
+        """Return the index, building it in memory if need be."""
+        with self._lock:
+            index = self._index or self._mapped_index()
+            if index is None:
+                index = WordIndex.build(self._file, self.records, self.starts)
+                self.adopt(index)
+        return index
+
+    def _mapped_index(self) -> WordIndex | None:
+        """Return the index from the index file, asking for it once."""
+        if not self._asked_source:
+            self._asked_source = True
+            index = self._source.table(self._number, self.records)
+            if index is not None:
+                self.adopt(index)
+        return self._index
+
+    def _find_first(self, word: str) -> int:
+        """Answer before there is an index."""
+        with self._lock:
+            if self._index is None and self._mapped_index() is None:
+                if len(self) > _BUILD_AT_ONCE and self._n_scans < _SCANS:
+                    self._n_scans += 1
+                    return self._scan_for(word)
+                self._indexed()
+        return self.find_row(word)
+
+    def _find_checked(self, word: str) -> int:
+        """Answer from an index file, going on without it when it turns out to be damaged."""
+        index = cast(MappedWordIndex, self._index)
+        row = index.find(word)
+        if row < 0:
+            try:
+                index.confirm_miss(word)
+            except StaleIndexError as error:
+                self._drop_index(error)
+                return self.find_row(word)
+        return row
+
+    def _drop_index(self, error: StaleIndexError) -> None:
+        """Go on without the index file, or raise when it is required."""
+        self._source.ignore(error)
+        with self._lock:
+            self._index = self._starts = None
+            self.find_row = self._find_first
+
+    def _scan_for(self, word: str) -> int:
+        """Find a word by comparing lengths, then letters, block by block."""
+        try:
+            data = word.encode()
+        except UnicodeEncodeError:
+            return -1
+        records, starts = self.records, self.starts
+        nbytes = records.prefix + len(data) + records.suffix
+        self._file.check_whole()
+        for first in range(0, records.n, _BLOCK):
+            bounds = starts[first : first + _BLOCK + 1]
+            rows = np.flatnonzero(np.diff(bounds) == nbytes)
+            if not rows.size:
+                continue
+            base = int(bounds[0])
+            window = self._file.array(records.offset + base, np.uint8, int(bounds[-1]) - base)
+            places = bounds[rows].astype(np.int64) - base + records.prefix
+            for i, letter in enumerate(data[:8]):
+                kept = window[places + i] == letter
+                rows, places = rows[kept], places[kept]
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                if window[place : place + len(data)].tobytes() == data:
+                    return first + row
+        return -1
+
+
+def default_index_path(file: MappedFile) -> Path | None:
+    """Return where the index of a file is looked for: FILE.embx beside FILE.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The data file.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None for bytes in memory.
+    """
+    return None if file.path is None else file.path.with_name(file.path.name + SUFFIX)
+
+
+def vocabulary_of(words: str | os.PathLike[str] | Sequence[str], n: int, format: str) -> Vocabulary:
+    """Return the vocabulary for a file that carries none.
+
+    Parameters
+    ----------
+    words : path-like or sequence of str
+        A text file with one word per line, which is mapped, or the words.
+    n : int
+        How many words there have to be.
+    format : str
+        Name of the format that needs them, for errors.
+
+    Returns
+    -------
+    Vocabulary
+        The words.
+
+    Raises
+    ------
+    ValueError
+        When their number is not `n`.
+    OSError
+        When the file cannot be read.
+    """
+    if isinstance(words, (str, os.PathLike)):
+        lines = open_mapped(words)
+        suffix = 2 if _ends_with_crlf(lines) else 1
+        records = Records(0, lines.nbytes, n, format, prefix=0, suffix=suffix, exact=False)
+        return Vocabulary(lines, records, IndexSource(lines, "auto"))
+    if len(words) != n:
+        raise ValueError(f"{len(words)} words were given for {n} rows")
+    encoded = [word.encode() for word in words]
+    data = b"".join(len(word).to_bytes(4, "little") + word for word in encoded)
+    file = BytesFile(data)
+    return Vocabulary(file, Records(0, len(data), n, format), IndexSource(file, "memory"))
+
+
+def _ends_with_crlf(lines: MappedFile) -> bool:
+    head = lines.read(0, min(lines.nbytes, 1 << 16))
+    return head[: head.find(b"\n") + 1].endswith(b"\r\n")

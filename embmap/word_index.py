@@ -1,0 +1,314 @@
+"""A hash table from words to rows that can be mapped from a file.
+
+The table holds row numbers only; the words stay where they are in the data file, and every hit is
+confirmed against them, so a table can miss but never answer with the wrong row. Slots are chosen by
+the low bits of xxh3_64 over the UTF-8 bytes and collisions go to the next slot. A row with an equal
+word further down in the file is never reached: the first row wins.
+
+A vocabulary below 4 GiB takes at most 24 bytes per word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import eq
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from embmap.errors import UnsupportedError
+from embmap.mapping import MappedFile
+from embmap.records import Records
+
+__all__ = ["EMPTY", "WordIndex", "hash_words", "n_slots_for"]
+
+EMPTY = 0xFFFFFFFF
+"""What a slot without a row holds."""
+
+_BLOCK = 1 << 15  # words hashed at a time: their bytes stay in the second-level cache
+_SHORT = 16  # words up to this many bytes are gathered as one array
+
+
+class WordIndex:
+    """Finds words in place.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Holds the words.
+    records : Records
+        Where in it.
+    starts : numpy.ndarray
+        Shape (n + 1,), uint32 or uint64: where each record starts, from ``records.offset``.
+    slots : numpy.ndarray
+        Shape (n_slots + tail,), uint32: rows, or EMPTY; the last one is EMPTY.
+    mask : int
+        n_slots - 1, where n_slots is a power of two.
+    """
+
+    __slots__ = (
+        "_fetch",
+        "_mask",
+        "_offset",
+        "_slots",
+        "_starts",
+        "_suffix",
+        "records",
+        "slots",
+        "starts",
+    )
+
+    def __init__(
+        self,
+        file: MappedFile,
+        records: Records,
+        starts: npt.NDArray[Any],
+        slots: npt.NDArray[np.uint32],
+        mask: int,
+    ) -> None:
+        self.records = records
+        self.starts = starts
+        self.slots = slots
+        self._mask = mask
+        self._fetch = file.fetch
+        self._offset = records.offset + records.prefix
+        self._suffix = records.offset - records.suffix
+        # Items of a memoryview are Python ints at half the price of numpy's.
+        self._slots = slots.data
+        self._starts = starts.data
+
+    @classmethod
+    def build(
+        cls, file: MappedFile, records: Records, starts: npt.NDArray[Any], progress: Any = None
+    ) -> WordIndex:
+        """Return an index over words whose starts are known.
+
+        Parameters
+        ----------
+        file : MappedFile
+            Holds the words.
+        records : Records
+            Where in it.
+        starts : numpy.ndarray
+            Shape (n + 1,), from :func:`embmap.records.scan`.
+        progress : callable, optional
+            Called as ``progress(words_done, n_words)``.
+
+        Returns
+        -------
+        WordIndex
+            The index, in memory.
+
+        Raises
+        ------
+        UnsupportedError
+            For 2**32 - 1 words or more.
+        """
+        n = records.n
+        if n >= EMPTY:
+            raise UnsupportedError(
+                f"a word index holds fewer than {EMPTY} words", path=file.path, found=n
+            )
+        mask = n_slots_for(n) - 1
+        keys = np.empty(n, np.uint64)
+        for start, hashes in hash_words(file, records, starts):
+            stop = start + hashes.size
+            keys[start:stop] = (hashes & np.uint64(mask)) << np.uint64(32)
+            keys[start:stop] |= np.arange(start, stop, dtype=np.uint64)
+            if progress is not None:
+                progress(stop, n)
+        # Sorted by home slot, then row: each word goes to its home or to the first slot after the
+        # word before it, which is linear probing with all insertions done at once.
+        keys.sort()
+        order = np.arange(n, dtype=np.int64)
+        places = np.maximum.accumulate((keys >> np.uint64(32)).astype(np.int64) - order) + order
+        n_slots = max(mask + 1, int(places[-1]) + 1 if n else 0) + 1
+        slots = np.full(n_slots, EMPTY, np.uint32)
+        slots[places] = keys.astype(np.uint32)
+        return cls(file, records, starts, slots, mask)
+
+    @property
+    def n_slots(self) -> int:
+        """Slots that a hash can choose: a power of two."""
+        return self._mask + 1
+
+    @property
+    def nbytes(self) -> int:
+        """Memory or file bytes the index takes."""
+        return int(self.starts.nbytes) + int(self.slots.nbytes)
+
+    def find(self, word: str) -> int:
+        """Return the row of a word.
+
+        Parameters
+        ----------
+        word : str
+            The word.
+
+        Returns
+        -------
+        int
+            Its row, or -1.
+        """
+        try:
+            data = word.encode()
+        except UnicodeEncodeError:  # a lone surrogate is in no UTF-8 file
+            return -1
+        slots = self._slots
+        starts = self._starts
+        slot = xxh3_64_intdigest(data) & self._mask
+        row = slots[slot]
+        try:
+            while row != 0xFFFFFFFF:  # EMPTY, spelled out: a global costs more than the comparison
+                if self._fetch[starts[row] + self._offset : starts[row + 1] + self._suffix] == data:
+                    return row
+                slot += 1
+                row = slots[slot]
+        except IndexError:  # a damaged index names a row that does not exist
+            pass
+        return -1
+
+    def probe(self, word: str) -> tuple[int, list[int]]:
+        """Return what a look-up that misses reads.
+
+        Parameters
+        ----------
+        word : str
+            A word that is not found.
+
+        Returns
+        -------
+        slot : int
+            Its home slot.
+        rows : list of int
+            The rows in the slots from there to the first empty one.
+        """
+        home = slot = xxh3_64_intdigest(word.encode()) & self._mask
+        rows = []
+        while (row := self._slots[slot]) != EMPTY:
+            rows.append(row)
+            slot += 1
+        return home, rows
+
+    def find_many(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the rows of many words.
+
+        Parameters
+        ----------
+        words : sequence of str
+            The words.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,), int64: rows, or -1.
+        """
+        try:
+            encoded = list(map(str.encode, words))
+        except UnicodeEncodeError:
+            return np.fromiter(map(self.find, words), np.int64, len(words))
+        n = len(encoded)
+        rows = np.full(n, -1, np.int64)
+        hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
+        slots = (hashes & np.uint64(self._mask)).astype(np.int64)
+        asked = np.arange(n)
+        while asked.size:
+            found = self.slots[slots]
+            occupied = found != EMPTY
+            asked, slots, found = asked[occupied], slots[occupied], found[occupied]
+            hit = self._equal(found, encoded, asked)
+            rows[asked[hit]] = found[hit]
+            asked, slots = asked[~hit], slots[~hit] + 1
+        return rows
+
+    def _equal(
+        self, rows: npt.NDArray[np.uint32], encoded: list[bytes], asked: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Compare the words of rows with words asked for, byte for byte."""
+        if len(encoded) != len(asked):
+            encoded = [encoded[i] for i in asked.tolist()]
+        exists = rows < self.records.n  # not so only in a damaged index
+        rows = np.where(exists, rows, 0).astype(np.int64)
+        begins = (self.starts[rows].astype(np.int64) + self._offset).tolist()
+        ends = (self.starts[rows + 1].astype(np.int64) + self._suffix).tolist()
+        words = map(self._fetch.__getitem__, map(slice, begins, ends))
+        return np.fromiter(map(eq, words, encoded), np.bool_, len(begins)) & exists
+
+
+def n_slots_for(n_words: int) -> int:
+    """Return the number of slots of a table.
+
+    Parameters
+    ----------
+    n_words : int
+        Words it is to hold.
+
+    Returns
+    -------
+    int
+        The smallest power of two that leaves at least three slots of five empty.
+    """
+    needed = max(-(-5 * n_words // 2), 1)
+    return 1 << (needed - 1).bit_length()
+
+
+def hash_words(
+    file: MappedFile, records: Records, starts: npt.NDArray[Any]
+) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+    """Hash the words of a run, block by block.
+
+    Parameters
+    ----------
+    file : MappedFile
+        Holds the words.
+    records : Records
+        Where in it.
+    starts : numpy.ndarray
+        Shape (n + 1,): where each record starts, from ``records.offset``.
+
+    Yields
+    ------
+    start : int
+        Row of the first word of a block.
+    hashes : numpy.ndarray
+        Shape (words in the block,), uint64: xxh3_64 of their UTF-8 bytes.
+    """
+    file.check_whole()
+    for start in range(0, records.n, _BLOCK):
+        bounds = starts[start : start + _BLOCK + 1].astype(np.int64)
+        begins = bounds[:-1] + records.prefix
+        lengths = bounds[1:] - records.suffix - begins
+        yield start, _hash_block(file, records.offset, begins, lengths)
+
+
+def _hash_block(
+    file: MappedFile,
+    offset: int,
+    begins: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> npt.NDArray[np.uint64]:
+    """Hash words given by place and length, gathering the short ones at once."""
+    first, last = int(begins[0]), int(begins[-1] + lengths[-1])
+    hashes = np.empty(begins.size, np.uint64)
+    if last - first > 64 * _BLOCK * _SHORT:  # words of megabytes: one at a time
+        short = np.zeros(begins.size, bool)
+    else:
+        data = file.array(offset + first, np.uint8, last - first)
+        short = (lengths <= _SHORT) & (begins - first + _SHORT <= data.size)
+        # numpy drops trailing NULs of an S string, so a word that ends in one goes the slow way.
+        ends = begins[short] - first + lengths[short] - 1
+        short[short] = (lengths[short] == 0) | (data[ends] != 0)
+    if short.any():
+        every = np.ndarray((data.size - _SHORT + 1,), f"S{_SHORT}", buffer=data, strides=(1,))
+        words = every[begins[short] - first]
+        letters = words.view(np.uint8).reshape(-1, _SHORT)
+        letters *= np.arange(_SHORT) < lengths[short, np.newaxis]
+        hashes[short] = np.fromiter(map(xxh3_64_intdigest, words.tolist()), np.uint64, len(words))
+    long = np.flatnonzero(~short)
+    starts = (begins[long] + offset).tolist()
+    stops = (begins[long] + lengths[long] + offset).tolist()
+    for i, start, stop in zip(long.tolist(), starts, stops, strict=True):
+        hashes[i] = xxh3_64_intdigest(file.fetch[start:stop])
+    return hashes
