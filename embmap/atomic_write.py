@@ -52,7 +52,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if target.exists():
             with contextlib.suppress(OSError):
                 temporary.chmod(target.stat().st_mode & 0o777)
-        os.replace(temporary, target)
+        temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()

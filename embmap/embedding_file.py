@@ -7,7 +7,7 @@ matrix and may compose vectors for words it does not have. Nothing is read befor
 from __future__ import annotations
 
 import os
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -132,7 +132,7 @@ class EmbeddingFile(ABC):
         return self.shape[0] if self._vocabulary is None else len(self._vocabulary)
 
     def __bool__(self) -> bool:
-        """An open file is true, even when it is empty."""
+        """Return True, even for a file without words."""
         return True
 
     def __contains__(self, word: object) -> bool:
@@ -185,7 +185,7 @@ class EmbeddingFile(ABC):
         if isinstance(key, list | tuple) and any(isinstance(item, str) for item in key):
             return self.batch(key)
         if self._matrix is None:
-            self._no_vectors(0)
+            self._no_vectors()
         if isinstance(key, list) and not key:
             return np.empty((0, self.dim), self.dtype)
         return self._matrix[key]
@@ -277,7 +277,7 @@ class EmbeddingFile(ABC):
         words = words if isinstance(words, Sequence) and not isinstance(words, str) else list(words)
         rows = self._words.find(words)
         if self._matrix is None:
-            self._no_vectors(0)
+            self._no_vectors()
         absent = np.flatnonzero(rows < 0)
         if not absent.size:
             return self._matrix.take(rows, out)
@@ -347,6 +347,7 @@ class EmbeddingFile(ABC):
         self._verify_data(report, progress)
         return report
 
+    @abstractmethod
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
         """Check what a format has besides words."""
 
@@ -443,7 +444,7 @@ class EmbeddingFile(ABC):
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
 
-    def _no_vectors(self, row: int) -> NoReturn:
+    def _no_vectors(self, _row: int = 0) -> NoReturn:
         raise FormatError("the file holds no vectors", path=self.path, format=self.format)
 
 

@@ -206,7 +206,19 @@ class IndexFile:
 
 
 class MappedWordIndex(WordIndex):
-    """An index from a file, which believes in a miss only after checking what it read."""
+    """An index from a file, which believes in a miss only after checking what it read.
+
+    Parameters
+    ----------
+    index_file : IndexFile
+        The file.
+    table : _Table
+        Its table.
+    records : Records
+        The words.
+    starts, slots : numpy.ndarray
+        As for :class:`WordIndex`, mapped.
+    """
 
     __slots__ = ("_index_file", "_table")
 
@@ -223,7 +235,18 @@ class MappedWordIndex(WordIndex):
         self._table = table
 
     def confirm_miss(self, word: str) -> None:
-        """Raise StaleIndexError when the answer that a word is unknown rests on damaged blocks."""
+        """Check what the answer rests on that a word is unknown.
+
+        Parameters
+        ----------
+        word : str
+            The word.
+
+        Raises
+        ------
+        StaleIndexError
+            When a checksum does not hold.
+        """
         try:
             home, rows = self.probe(word)
         except (UnicodeEncodeError, IndexError):
@@ -236,7 +259,18 @@ class MappedWordIndex(WordIndex):
             self.check_starts(row, row + 1)
 
     def check_starts(self, first: int, last: int) -> None:
-        """Raise StaleIndexError when the places of a range of words rest on damaged blocks."""
+        """Check where a range of words is said to be.
+
+        Parameters
+        ----------
+        first, last : int
+            The range of rows.
+
+        Raises
+        ------
+        StaleIndexError
+            When a checksum does not hold.
+        """
         size = self._table.starts_itemsize
         nbytes = size * (last - first + 1)
         self._index_file.check(self._table.starts_offset + size * first, nbytes)

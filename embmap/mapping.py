@@ -180,7 +180,13 @@ class MappedFile(ABC):
 
 
 class MemoryMap(MappedFile):
-    """A file mapped read-only by one ``numpy.memmap``."""
+    """A file mapped read-only by one ``numpy.memmap``.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
 
     backend = "mmap"
 
@@ -222,7 +228,13 @@ class MemoryMap(MappedFile):
 
 
 class PositionalReads(MappedFile):
-    """A file read by position, with no shared cursor: threads may share it."""
+    """A file read by position, with no shared cursor: threads may share it.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
 
     backend = "read"
 

@@ -45,7 +45,18 @@ class Matrix(ABC):
 
     @abstractmethod
     def row(self, i: int) -> npt.NDArray[Any]:
-        """Return row `i`, which is known to exist: shape (columns,)."""
+        """Return one row.
+
+        Parameters
+        ----------
+        i : int
+            Number of a row that exists.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (columns,).
+        """
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -292,7 +303,7 @@ class DenseMatrix(Matrix):
         return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-class MappedMatrix(DenseMatrix):
+class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
     """Rows in a memory map: views."""
 
     def __init__(

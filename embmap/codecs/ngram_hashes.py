@@ -98,7 +98,7 @@ def ngram_counts(
 
 
 def _slots(
-    text: Text, per_start: npt.NDArray[np.int64], min_n: int, n: int
+    per_start: npt.NDArray[np.int64], min_n: int, n: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return where n-grams of one length start and where they stand in the order."""
     starts = np.flatnonzero(per_start > n - min_n)
@@ -165,7 +165,7 @@ def bucket_hashes(
     prime = np.uint64(FNV64_PRIME)
     rest = np.uint64(pow(FNV64_PRIME, 5 - n_bytes, 1 << 64))
     for n in range(min_n, min_n + int(per_start.max(initial=0))):
-        starts, slots = _slots(text, per_start, min_n, n)
+        starts, slots = _slots(per_start, min_n, n)
         value = np.full(starts.size, _fnv64_of_length(n), np.uint64)
         for j in range(n):
             at = starts + j
@@ -223,7 +223,7 @@ def fasttext_hashes(
             more = np.flatnonzero(begin + i < end)
             value[more] = (value[more] ^ extended[begin[more] + i]) * prime
         if n >= min_n:
-            hashes[_slots(text, per_start, min_n, n)[1]] = value
+            hashes[_slots(per_start, min_n, n)[1]] = value
     return hashes, per_word
 
 

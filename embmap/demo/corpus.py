@@ -101,7 +101,7 @@ def tokenize(text: str) -> list[str]:
 
     Parameters
     ----------
-    text
+    text : str
         Any text.
 
     Returns

@@ -21,10 +21,12 @@ __all__ = ["Embedding", "SparseMatrix", "cooccurrences", "subword_rows", "train"
 _SMOOTHING = 0.75
 _OVERSAMPLING = 20
 _POWER_ITERATIONS = 4
-# The ridge keeps n-grams that few words hold from fitting those words by heart, which is what
-# makes the vectors composed for words outside the vocabulary bad.
+# A ridge keeps n-grams that few words hold from fitting those words by heart, which would spoil
+# the vectors composed for other words. This one put words held back from the docstrings nearest
+# to where they belong; more steps change nothing there.
 _RIDGE = 4.0
 _LEAST_SQUARES_STEPS = 15
+# Bounds the memory of a product: a chunk of entries takes that many rows of the dense matrix.
 _CHUNK_NNZ = 1 << 16
 
 
@@ -34,12 +36,12 @@ class Embedding:
 
     Attributes
     ----------
-    words
+    words : list of str
         The vocabulary, the most frequent word first, words as frequent in alphabetical order.
-    vectors
+    vectors : numpy.ndarray
         Array of shape ``(len(words), dim)`` and dtype float32, the rows of length 1; the row of a
         word that never has another word near it is zero.
-    norms
+    norms : numpy.ndarray
         Array of shape ``(len(words),)`` and dtype float32, the lengths before normalising.
     """
 
@@ -54,11 +56,11 @@ class SparseMatrix:
 
     Attributes
     ----------
-    rows, columns
+    rows, columns : numpy.ndarray
         Arrays of shape ``(nnz,)`` and dtype int64, where the entries are.
-    values
+    values : numpy.ndarray
         Array of shape ``(nnz,)`` and dtype float64, what they are.
-    shape
+    shape : tuple of int
         The numbers of rows and columns.
     """
 
@@ -75,12 +77,17 @@ class SparseMatrix:
 
         Parameters
         ----------
-        keys
+        keys : numpy.ndarray
             Array of shape ``(n,)`` and dtype int64, in any order and with repetitions.
-        weights
+        weights : numpy.ndarray
             Array of shape ``(n,)`` and dtype float64.
-        shape
+        shape : tuple of int
             The numbers of rows and columns.
+
+        Returns
+        -------
+        SparseMatrix
+            The sums, of dtype float64, without the entries that no key names.
         """
         unique, inverse = np.unique(keys, return_inverse=True)
         values = np.bincount(inverse, weights, len(unique)).astype(np.float64)
@@ -88,17 +95,23 @@ class SparseMatrix:
         return cls(rows, columns, values, shape)
 
     def transposed(self) -> SparseMatrix:
-        """Return the transposed matrix, of shape ``(shape[1], shape[0])``."""
+        """Return the transposed matrix.
+
+        Returns
+        -------
+        SparseMatrix
+            Matrix of shape ``(shape[1], shape[0])`` and dtype float64.
+        """
         order = np.argsort(self.columns, kind="stable")
         shape = (self.shape[1], self.shape[0])
         return SparseMatrix(self.columns[order], self.rows[order], self.values[order], shape)
 
     def times(self, dense: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the product with a dense matrix.
+        """Multiply with a dense matrix.
 
         Parameters
         ----------
-        dense
+        dense : numpy.ndarray
             Array of shape ``(shape[1], k)`` and dtype float64.
 
         Returns
@@ -129,16 +142,16 @@ def train(
 
     Parameters
     ----------
-    documents
+    documents : iterable of sequence of str
         The words of each document; no window crosses from one to the next.
-    dim
+    dim : int, default 100
         Length of the vectors.
-    min_count
+    min_count : int, default 5
         How often a word must occur to be in the vocabulary; other words are taken out of their
         document before the windows are laid.
-    window
+    window : int, default 3
         How many words to either side of a word are its context.
-    seed
+    seed : int, default 0
         Seed of the random start of the decomposition, 0 or more.
 
     Returns
@@ -184,11 +197,11 @@ def cooccurrences(documents: Sequence[Sequence[int]], n_words: int, window: int)
 
     Parameters
     ----------
-    documents
+    documents : sequence of sequence of int
         The words of each document as numbers from 0 to ``n_words - 1``.
-    n_words
+    n_words : int
         Size of the vocabulary.
-    window
+    window : int
         How many words to either side of a word are counted. A neighbour at distance ``d`` counts
         ``window + 1 - d``.
 
@@ -228,13 +241,13 @@ def subword_rows(
 
     Parameters
     ----------
-    words
+    words : sequence of str
         The vocabulary.
-    vectors
-        Array of shape ``(len(words), dim)``, the vectors of the words.
-    rows_of
+    vectors : numpy.ndarray
+        Array of shape ``(len(words), dim)`` and dtype float32, the vectors of the words.
+    rows_of : callable
         Gives the rows of a word's n-grams; a row counts as often as it is given.
-    n_rows
+    n_rows : int
         Number of rows, such as the number of buckets.
 
     Returns
@@ -265,11 +278,9 @@ def subword_rows(
 
 
 def _ppmi(counts: SparseMatrix) -> SparseMatrix:
-    """Return the positive pointwise mutual information of words and contexts.
-
-    Smoothing the distribution of the contexts takes weight from the rare ones.
-    """
+    """Return the positive pointwise mutual information of words and contexts."""
     of_rows = np.bincount(counts.rows, counts.values, counts.shape[0])
+    # Smoothing the distribution of the contexts takes weight from the rare ones.
     of_columns = np.bincount(counts.columns, counts.values, counts.shape[1]) ** _SMOOTHING
     expected = of_rows[counts.rows] * of_columns[counts.columns] / max(of_columns.sum(), 1)
     values = np.log(counts.values / expected)
@@ -296,10 +307,8 @@ def _left_singular(matrix: SparseMatrix, dim: int, seed: int) -> NDArray[np.floa
 
 
 def _ridge_regression(matrix: SparseMatrix, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return X that minimises |matrix X - wanted|^2 + ridge |X|^2, by conjugate gradients.
-
-    Every column of X is a problem of its own; they share the products with the matrix.
-    """
+    """Return the X that minimises ``|matrix X - wanted|^2 + ridge |X|^2``."""
+    # Conjugate gradients: every column of X is a problem of its own, they share the products.
     transposed = matrix.transposed()
     solution = np.zeros((matrix.shape[1], wanted.shape[1]))
     residual = transposed.times(wanted)

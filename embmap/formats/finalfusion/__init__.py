@@ -1,4 +1,4 @@
-"""finalfusion files (``.fifu``): words and matrix, subwords, product quantization, norms, metadata."""
+"""The finalfusion format (``.fifu``): words and matrix, subwords, quantization, norms, metadata."""
 
 from embmap.codecs.product import Quantized
 from embmap.formats.finalfusion.file import FinalfusionFile

@@ -150,7 +150,7 @@ class VocabularyLayout:
 
 @dataclass(frozen=True)
 class Dense:
-    """A matrix stored as it is: offset in bytes, shape (rows, columns), dtype as numpy spells it."""
+    """A matrix stored as it is: offset in bytes, sizes, dtype as numpy spells it."""
 
     offset: int
     rows: int
@@ -189,7 +189,31 @@ class Norms:
 def parse_vocabulary(
     file: MappedFile, chunk: Chunk, id: int, forced: str | None
 ) -> tuple[VocabularyLayout, bool]:
-    """Parse the head of a vocabulary; the second value tells whether it follows the v0 text."""
+    """Parse the head of a vocabulary.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    chunk : Chunk
+        The chunk.
+    id : int
+        What to read it as; the draft's identifiers differ.
+    forced : str or None
+        The dialect, if the caller knows it.
+
+    Returns
+    -------
+    vocabulary : VocabularyLayout
+        Where its words are.
+    by_text : bool
+        Whether its fields stand in the order of the v0 text.
+
+    Raises
+    ------
+    FormatError
+        When a field is impossible.
+    """
     kind = VOCABULARIES[id]
     if kind == "floret":
         return _floret(file, chunk), False
@@ -354,7 +378,25 @@ def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> R
 
 
 def content_end(file: MappedFile, vocabulary: VocabularyLayout) -> int:
-    """Walk over a vocabulary and return where it really ends."""
+    """Walk over a vocabulary.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    vocabulary : VocabularyLayout
+        The vocabulary.
+
+    Returns
+    -------
+    int
+        Where it ends, whatever its chunk's length field says.
+
+    Raises
+    ------
+    FormatError
+        When it does not end within the file.
+    """
     if vocabulary.kind == "floret":
         return vocabulary.words.limit
     words = replace(vocabulary.words, limit=file.nbytes, exact=False)
@@ -387,6 +429,25 @@ def _padding(reader: FieldReader, nbytes: int, itemsize: int, what: str) -> int:
 
 
 def parse_dense(file: MappedFile, chunk: Chunk) -> Dense:
+    """Parse an ndarray chunk.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    chunk : Chunk
+        The chunk.
+
+    Returns
+    -------
+    Dense
+        Offsets and sizes, inside the chunk.
+
+    Raises
+    ------
+    FormatError
+        When the sizes do not fill the chunk or a field is impossible.
+    """
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     rows, columns = reader.u64("rows"), reader.u32("columns")
     dtype = _dtype(reader, "data type")
@@ -399,6 +460,25 @@ def parse_dense(file: MappedFile, chunk: Chunk) -> Dense:
 
 
 def parse_product(file: MappedFile, chunk: Chunk) -> Product:
+    """Parse a quantized array chunk.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    chunk : Chunk
+        The chunk.
+
+    Returns
+    -------
+    Product
+        Offsets and sizes, inside the chunk.
+
+    Raises
+    ------
+    FormatError
+        When the sizes do not fill the chunk or a field is impossible.
+    """
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     has_projection, has_norms = reader.u32("projection"), reader.u32("norms")
     q, d, k = (
@@ -457,7 +537,25 @@ def parse_product(file: MappedFile, chunk: Chunk) -> Product:
 
 
 def parse_draft_storage(file: MappedFile, chunk: Chunk) -> Dense | Product:
-    """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide."""
+    """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    chunk : Chunk
+        The chunk.
+
+    Returns
+    -------
+    Dense or Product
+        Offsets and sizes, inside the chunk.
+
+    Raises
+    ------
+    FormatError
+        When it can be neither.
+    """
     try:
         return parse_dense(file, chunk)
     except FormatError as as_dense:
@@ -479,6 +577,25 @@ def parse_draft_storage(file: MappedFile, chunk: Chunk) -> Dense | Product:
 
 
 def parse_norms(file: MappedFile, chunk: Chunk) -> Norms:
+    """Parse a norms chunk.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    chunk : Chunk
+        The chunk.
+
+    Returns
+    -------
+    Norms
+        Offsets and sizes, inside the chunk.
+
+    Raises
+    ------
+    FormatError
+        When the sizes do not fill the chunk or a field is impossible.
+    """
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     n = reader.u64("number of norms")
     dtype = _dtype(reader, "data type")

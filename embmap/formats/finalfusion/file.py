@@ -233,7 +233,7 @@ class FinalfusionFile(EmbeddingFile):
         if self.subwords is None:
             return super()._compose(words)
         if self._matrix is None:
-            self._no_vectors(0)
+            self._no_vectors()
         rows, counts = self._subword_rows(words)
         return segment_sums(self._matrix, rows, counts), counts > 0
 
