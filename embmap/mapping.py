@@ -149,6 +149,25 @@ class MappedFile(ABC):
         self.check_range(offset, nbytes)
         return self.fetch[offset : offset + nbytes]
 
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        """Return the bytes of many small ranges, end to end.
+
+        Parameters
+        ----------
+        offsets, nbytes : numpy.ndarray
+            Shape (n,), int64: ranges known to lie inside the file.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (nbytes.sum(),), uint8.
+        """
+        ends = (offsets + nbytes).tolist()
+        parts = map(self.fetch.__getitem__, map(slice, offsets.tolist(), ends))
+        return np.frombuffer(b"".join(parts), np.uint8)
+
     def array(
         self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
     ) -> npt.NDArray[Any]:
@@ -213,6 +232,11 @@ class MemoryMap(MappedFile):
 
     def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return np.ndarray(shape, dtype, buffer=self._bytes, offset=offset)
+
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        return self._bytes[ragged(offsets, nbytes)]
 
     def current_nbytes(self) -> int:
         return 0 if self._map is None else self._map.size()
@@ -343,6 +367,23 @@ class BytesFile(MappedFile):
 
     def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
         pass
+
+
+def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers in many ranges, end to end.
+
+    Parameters
+    ----------
+    starts, lengths : numpy.ndarray
+        Shape (n,), int64: the ranges.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (lengths.sum(),), int64.
+    """
+    firsts = lengths.cumsum() - lengths
+    return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
 
 
 def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:

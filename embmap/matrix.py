@@ -66,6 +66,16 @@ class Matrix(ABC):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         """Write rows known to exist to `out`, whose shape and dtype fit."""
 
+    def mapped(self) -> npt.NDArray[Any] | None:
+        """Return all rows as one view of the file, for loops that count microseconds.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            Shape (rows, columns); None where rows are decoded or read.
+        """
+        return None
+
     def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
         """Return the cheapest callable that does what :meth:`row` does.
 
@@ -211,7 +221,7 @@ class Matrix(ABC):
             if copy is False:
                 raise ValueError(f"{array.dtype} cannot become {np.dtype(dtype)} without a copy")
             return array.astype(dtype)
-        return array.copy() if copy and self.zero_copy else array
+        return array.copy() if copy and not array.flags.writeable else array
 
     def row_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the row numbers that an index array means.
@@ -315,6 +325,9 @@ class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
     def row(self, i: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._array[i]
         return row
+
+    def mapped(self) -> npt.NDArray[Any] | None:
+        return self._array
 
     def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
         return self._array.__getitem__

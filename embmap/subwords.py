@@ -120,9 +120,9 @@ class SubwordIndexer(ABC):
         ValueError
             When a word has more than 16 million n-grams.
         """
+        if len(words) == 1 and self._count(words[0]) <= _BATCH_NGRAMS:
+            return self._buckets([self._bracketed(words[0])])
         parts = [self._buckets(batch) for batch in self._batches(words)]
-        if len(parts) == 1:
-            return parts[0]
         rows = [np.empty(0, np.int64), *(part[0] for part in parts)]
         counts = [np.empty(0, np.int64), *(part[1] for part in parts)]
         return np.concatenate(rows), np.concatenate(counts)
@@ -143,6 +143,13 @@ class SubwordIndexer(ABC):
             raise ValueError(f"a word of {len(word)} code points has {count} n-grams: too many")
         return count
 
+    def _bracketed(self, word: str) -> str:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8 to hash
+            word = word.encode("utf-8", "replace").decode()
+        return f"{self.bow}{word}{self.eow}"
+
     def _batches(self, words: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
         n_ngrams = 0
@@ -151,11 +158,7 @@ class SubwordIndexer(ABC):
             if batch and n_ngrams + count > _BATCH_NGRAMS:
                 yield batch
                 batch, n_ngrams = [], 0
-            try:
-                word.encode()
-            except UnicodeEncodeError:  # a lone surrogate has no UTF-8 to hash
-                word = word.encode("utf-8", "replace").decode()
-            batch.append(f"{self.bow}{word}{self.eow}")
+            batch.append(self._bracketed(word))
             n_ngrams += count
         if batch:
             yield batch
@@ -256,12 +259,13 @@ class FloretIndexer(SubwordIndexer):
 
     def _buckets(self, bracketed: list[str]) -> Buckets:
         text = Text.of(bracketed)
-        starts, ends, per_word = ngram_bounds(text, self.min_n, self.max_n)
+        starts, sizes, per_word = ngram_bounds(text, self.min_n, self.max_n)
+        lengths = text.lengths()
         # The whole word stands before its n-grams.
         first = per_word.cumsum() - per_word
-        starts = np.insert(starts, first, text.ends - text.lengths())
-        ends = np.insert(ends, first, text.ends)
-        lanes = murmur3_lanes(text, starts, ends, self.seed)[:, : self.n_hashes]
+        starts = np.insert(starts, first, text.ends - lengths)
+        sizes = np.insert(sizes, first, lengths)
+        lanes = murmur3_lanes(text, starts, sizes, self.seed)[:, : self.n_hashes]
         rows = lanes.astype(np.uint64) % np.uint64(self.n_buckets)
         return rows.astype(np.int64).ravel(), (per_word + 1) * self.n_hashes
 

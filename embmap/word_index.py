@@ -11,7 +11,6 @@ A vocabulary below 4 GiB takes at most 24 bytes per word.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import eq
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from embmap.errors import UnsupportedError
-from embmap.mapping import MappedFile
+from embmap.mapping import MappedFile, ragged
 from embmap.records import Records
 
 __all__ = ["EMPTY", "WordIndex", "hash_words", "n_slots_for"]
@@ -50,6 +49,7 @@ class WordIndex:
 
     __slots__ = (
         "_fetch",
+        "_file",
         "_mask",
         "_offset",
         "_slots",
@@ -73,6 +73,7 @@ class WordIndex:
         self.slots = slots
         self._mask = mask
         self._fetch = file.fetch
+        self._file = file
         self._offset = records.offset + records.prefix
         self._suffix = records.offset - records.suffix
         # Items of a memoryview are Python ints at half the price of numpy's.
@@ -213,28 +214,40 @@ class WordIndex:
         rows = np.full(n, -1, np.int64)
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
         slots = (hashes & np.uint64(self._mask)).astype(np.int64)
+        lengths = np.fromiter(map(len, encoded), np.int64, n)
+        letters = np.frombuffer(b"".join(encoded), np.uint8)
+        places = lengths.cumsum() - lengths
         asked = np.arange(n)
         while asked.size:
-            found = self.slots[slots]
+            found = self.slots[slots].astype(np.int64)
             occupied = found != EMPTY
             asked, slots, found = asked[occupied], slots[occupied], found[occupied]
-            hit = self._equal(found, encoded, asked)
+            hit = self._equal(found, letters, places[asked], lengths[asked])
             rows[asked[hit]] = found[hit]
             asked, slots = asked[~hit], slots[~hit] + 1
         return rows
 
     def _equal(
-        self, rows: npt.NDArray[np.uint32], encoded: list[bytes], asked: npt.NDArray[np.int64]
+        self,
+        rows: npt.NDArray[np.int64],
+        letters: npt.NDArray[np.uint8],
+        places: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Compare the words of rows with words asked for, byte for byte."""
-        if len(encoded) != len(asked):
-            encoded = [encoded[i] for i in asked.tolist()]
-        exists = rows < self.records.n  # not so only in a damaged index
-        rows = np.where(exists, rows, 0).astype(np.int64)
-        begins = (self.starts[rows].astype(np.int64) + self._offset).tolist()
-        ends = (self.starts[rows + 1].astype(np.int64) + self._suffix).tolist()
-        words = map(self._fetch.__getitem__, map(slice, begins, ends))
-        return np.fromiter(map(eq, words, encoded), np.bool_, len(begins)) & exists
+        """Compare the words of rows with words given by place and length, byte for byte."""
+        equal = rows < self.records.n  # not so only in a damaged index
+        rows = np.where(equal, rows, 0)
+        begins = self.starts[rows].astype(np.int64) + self._offset
+        ends = self.starts[rows + 1].astype(np.int64) + self._suffix
+        equal &= ends - begins == lengths
+        equal &= ends <= self.records.limit
+        same = np.flatnonzero(equal & (lengths > 0))
+        stored = self._file.gather(begins[same], lengths[same])
+        asked = letters[ragged(places[same], lengths[same])]
+        firsts = lengths[same].cumsum() - lengths[same]
+        if same.size:
+            equal[same] = np.logical_and.reduceat(stored == asked, firsts)
+        return equal
 
 
 def n_slots_for(n_words: int) -> int:

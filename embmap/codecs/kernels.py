@@ -15,6 +15,9 @@ __all__ = ["jit_for"]
 _WORTH_LOADING = 50_000_000
 """Additions after which compiled loops have repaid loading them (about 0.3 s of numpy)."""
 
+CHOICE = os.environ.get("EMBMAP_KERNELS", "")
+"""What the environment asks for, read once: "", "numpy" or "numba"."""
+
 _done = 0
 _jit: ModuleType | None = None
 _failed = False
@@ -41,15 +44,11 @@ def jit_for(n_operations: int) -> ModuleType | None:
         When EMBMAP_KERNELS is neither "numpy" nor "numba".
     """
     global _done, _jit, _failed
-    choice = os.environ.get("EMBMAP_KERNELS")
-    if choice == "numpy":
-        return None
-    if _jit is not None:
+    if _jit is not None or CHOICE == "numpy":
         return _jit
-    if choice:
-        if choice != "numba":
-            raise ValueError(f"EMBMAP_KERNELS must be 'numpy' or 'numba', not {choice!r}")
-    else:
+    if CHOICE not in ("", "numba"):
+        raise ValueError(f"EMBMAP_KERNELS must be 'numpy' or 'numba', not {CHOICE!r}")
+    if not CHOICE:
         _done += n_operations
         if _failed or _done < _WORTH_LOADING:
             return None
@@ -57,7 +56,7 @@ def jit_for(n_operations: int) -> ModuleType | None:
         from embmap.codecs import jit
     except ImportError as error:
         _failed = True
-        if choice == "numba":
+        if CHOICE:
             raise ImportError(
                 "EMBMAP_KERNELS=numba needs numba: pip install 'embmap[jit]'"
             ) from error

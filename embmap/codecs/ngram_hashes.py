@@ -8,6 +8,8 @@ pass over all the starts. ``embmap.codecs.jit`` has the same functions compiled.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +22,15 @@ __all__ = [
     "fasttext_hashes",
     "murmur3_lanes",
     "ngram_bounds",
-    "ngram_counts",
 ]
 
 FNV64_BASIS = 0xCBF29CE484222325
 FNV64_PRIME = 0x100000001B3
 FNV32_BASIS = 2166136261
 FNV32_PRIME = 16777619
+_FNV32_FACTOR = np.uint32(FNV32_PRIME)
+_BYTE = np.uint32(255)
+_ZERO = np.zeros(1, np.int64)
 _MASK64 = (1 << 64) - 1
 _OPERATIONS = 100  # a start of n-grams of the usual three to six code points
 
@@ -53,63 +57,27 @@ class Text:
         Parameters
         ----------
         words : list of str
-            The words, brackets included.
+            The words, brackets included, without surrogates.
 
         Returns
         -------
         Text
             Their code points.
         """
-        points = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), "<u4")
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        return cls(points, lengths.cumsum())
+        points = np.frombuffer("".join(words).encode("utf-32-le"), "<u4")
+        return cls(points, np.fromiter(accumulate(map(len, words)), np.int64, len(words)))
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of code points of each word: shape (words,), int64."""
-        return np.diff(self.ends, prepend=0)
-
-    def left(self) -> npt.NDArray[np.int64]:
-        """Return the code points from each one to its word's end: shape (code points,), int64."""
-        return np.repeat(self.ends, self.lengths()) - np.arange(self.points.size)
-
-
-def ngram_counts(
-    text: Text, min_n: int, max_n: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Count n-grams.
-
-    Parameters
-    ----------
-    text : Text
-        The words.
-    min_n, max_n : int
-        Lengths of n-grams, in code points.
-
-    Returns
-    -------
-    per_start : numpy.ndarray
-        Shape (code points,), int64: n-grams that start at each code point.
-    per_word : numpy.ndarray
-        Shape (words,), int64.
-    """
-    per_start = np.maximum(np.minimum(text.left(), max_n) - (min_n - 1), 0)
-    totals = np.concatenate(([0], per_start.cumsum()))
-    return per_start, np.diff(totals[text.ends], prepend=0)
-
-
-def _slots(
-    per_start: npt.NDArray[np.int64], min_n: int, n: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where n-grams of one length start and where they stand in the order."""
-    starts = np.flatnonzero(per_start > n - min_n)
-    last = per_start.cumsum()[starts] - 1  # the shortest n-gram of each start comes last
-    return starts, last - (n - min_n)
+        lengths = self.ends.copy()
+        lengths[1:] -= self.ends[:-1]
+        return lengths
 
 
 def ngram_bounds(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where every n-gram starts and ends.
+    """Return where every n-gram starts and how long it is.
 
     Parameters
     ----------
@@ -120,16 +88,25 @@ def ngram_bounds(
 
     Returns
     -------
-    starts, ends : numpy.ndarray
+    starts : numpy.ndarray
         Shape (n-grams,), int64: in ``text.points``.
+    sizes : numpy.ndarray
+        Shape (n-grams,), int64: code points of each.
     per_word : numpy.ndarray
         Shape (words,), int64: how many each word has.
     """
-    per_start, per_word = ngram_counts(text, min_n, max_n)
-    starts = np.repeat(np.arange(text.points.size), per_start)
-    first = per_start.cumsum() - per_start
-    order = np.arange(starts.size) - first[starts]
-    return starts, starts + (per_start[starts] + min_n - 1) - order, per_word
+    points = np.arange(text.points.size)
+    lengths = text.lengths()
+    longest = np.minimum(np.repeat(text.ends, lengths) - points, max_n)
+    per_start = np.maximum(longest - (min_n - 1), 0)
+    totals = per_start.cumsum()
+    starts = np.repeat(points, per_start)
+    # The n-grams of a start count down from its longest.
+    sizes = (longest + totals - per_start)[starts] - np.arange(starts.size)
+    upto = np.concatenate((_ZERO, totals))[text.ends]
+    per_word = upto.copy()
+    per_word[1:] -= upto[:-1]
+    return starts, sizes, per_word
 
 
 def bucket_hashes(
@@ -156,26 +133,31 @@ def bucket_hashes(
         compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
         compiled = jit.bucket_hashes(text.points, text.ends, min_n, max_n)
         return compiled
-    per_start, per_word = ngram_counts(text, min_n, max_n)
-    hashes = np.empty(int(per_start.sum()), np.uint64)
+    starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
+    longest = int(sizes.max(initial=0))
+    basis = np.array([_fnv64_of_length(n) for n in range(longest + 1)], np.uint64)
+    hashes = basis[sizes]
     # A byte of zero only multiplies, so the upper bytes of small code points become one product.
     n_bytes = max((int(text.points.max(initial=0)).bit_length() + 7) // 8, 1)
-    planes = [((text.points >> np.uint32(8 * i)) & np.uint32(255)) for i in range(n_bytes)]
-    planes = [plane.astype(np.uint64) for plane in planes]
-    prime = np.uint64(FNV64_PRIME)
-    rest = np.uint64(pow(FNV64_PRIME, 5 - n_bytes, 1 << 64))
-    for n in range(min_n, min_n + int(per_start.max(initial=0))):
-        starts, slots = _slots(per_start, min_n, n)
-        value = np.full(starts.size, _fnv64_of_length(n), np.uint64)
-        for j in range(n):
-            at = starts + j
-            for plane in planes[:-1]:
-                value = (value ^ plane[at]) * prime
-            value = (value ^ planes[-1][at]) * rest
-        hashes[slots] = value
+    factors = np.full(n_bytes, FNV64_PRIME, np.uint64)
+    factors[-1] = pow(FNV64_PRIME, 5 - n_bytes, 1 << 64)
+    planes = [(text.points >> np.uint32(8 * i) & _BYTE).astype(np.uint64) for i in range(n_bytes)]
+    for j in range(longest):
+        at, going = _at(starts, sizes, j)
+        for plane, factor in zip(planes, factors, strict=True):
+            np.multiply(hashes ^ plane[at], factor, out=hashes, where=going)
     return hashes, per_word
 
 
+def _at(
+    starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], j: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return where the j-th code point of each n-gram is, and which n-grams have one."""
+    going = sizes > j
+    return starts + j * going, going
+
+
+@lru_cache(1024)
 def _fnv64_of_length(n: int) -> int:
     value = FNV64_BASIS
     for byte in n.to_bytes(8, "little"):
@@ -208,22 +190,14 @@ def fasttext_hashes(
         compiled: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
         compiled = jit.fasttext_hashes(data, offsets, text.ends, min_n, max_n)
         return compiled
-    per_start, per_word = ngram_counts(text, min_n, max_n)
-    hashes = np.empty(int(per_start.sum()), np.uint32)
+    starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
     extended = data.view(np.int8).astype(np.uint32)
-    prime = np.uint32(FNV32_PRIME)
-    starts = np.flatnonzero(per_start)
-    value = np.full(starts.size, FNV32_BASIS, np.uint32)
-    # N-grams of one start share their beginnings: one pass over the lengths serves them all.
-    for n in range(1, min_n + int(per_start.max(initial=0))):
-        kept = per_start[starts] > n - min_n
-        starts, value = starts[kept], value[kept]
-        begin, end = offsets[starts + n - 1], offsets[starts + n]
-        for i in range(int((end - begin).max(initial=0))):
-            more = np.flatnonzero(begin + i < end)
-            value[more] = (value[more] ^ extended[begin[more] + i]) * prime
-        if n >= min_n:
-            hashes[_slots(per_start, min_n, n)[1]] = value
+    hashes = np.full(starts.size, FNV32_BASIS, np.uint32)
+    begins = offsets[starts]
+    nbytes = offsets[starts + sizes] - begins
+    for j in range(int(nbytes.max(initial=0))):
+        at, going = _at(begins, nbytes, j)
+        np.multiply(hashes ^ extended[at], _FNV32_FACTOR, out=hashes, where=going)
     return hashes, per_word
 
 
@@ -238,7 +212,7 @@ def _utf8(text: Text) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
 def murmur3_lanes(
     text: Text,
     starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
     seed: int,
 ) -> npt.NDArray[np.uint32]:
     """Hash parts of a text as floret does: MurmurHash3 x64 128 over UTF-8.
@@ -247,8 +221,8 @@ def murmur3_lanes(
     ----------
     text : Text
         The words; no surrogates.
-    starts, ends : numpy.ndarray
-        Shape (n,), int64: the parts, in ``text.points``.
+    starts, sizes : numpy.ndarray
+        Shape (n,), int64: the parts, in code points of ``text.points``.
     seed : int
         The hash's seed, 32 bits.
 
@@ -258,7 +232,7 @@ def murmur3_lanes(
         Shape (n, 4), uint32: low half of h1, high half of h1, low half of h2, high half of h2.
     """
     data, offsets = _utf8(text)
-    begins, stops = offsets[starts], offsets[ends]
+    begins, stops = offsets[starts], offsets[starts + sizes]
     lengths = stops - begins
     lanes = np.empty((starts.size, 2), np.uint64)
     for n_blocks in np.unique(lengths // 16).tolist():
@@ -266,7 +240,8 @@ def murmur3_lanes(
         # Zero bytes after the tail leave its hash as it is, so that every tail is 16 bytes long.
         at = begins[chosen, np.newaxis] + np.arange(16 * (n_blocks + 1))
         inside = at < stops[chosen, np.newaxis]
-        padded = np.where(inside, data[np.where(inside, at, 0)], 0).astype(np.uint8)
+        padded = np.zeros(at.shape, np.uint8)
+        padded[inside] = data[at[inside]]
         words = padded.view("<u8").T.astype(np.uint64)
         lanes[chosen] = _murmur3(words, lengths[chosen].astype(np.uint64), seed)
     return lanes.view(np.uint32)

@@ -8,6 +8,7 @@ turns the result by a projection if there is one, and scales it by the row's nor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,22 +55,29 @@ def reconstruct(
         When a code is not below k.
     """
     q, k, part = codebooks.shape
-    out = np.empty((len(codes), q * part), np.float32) if out is None else out
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
     centroids = codebooks.reshape(q * k, part)
-    bases = np.arange(0, q * k, k)
-    for start in range(0, len(codes), _BLOCK_ROWS):
-        block = codes[start : start + _BLOCK_ROWS]
-        rows = out[start : start + len(block)]
-        np.take(
-            centroids, block + bases, axis=0, out=rows.reshape(len(block), q, part), mode="clip"
-        )
+    bases = _bases(q, k)
+    if out is None and len(codes) <= _BLOCK_ROWS:
+        out = centroids.take(codes + bases, axis=0).reshape(len(codes), q * part)
+    else:
+        out = np.empty((len(codes), q * part), np.float32) if out is None else out
+        for start in range(0, len(codes), _BLOCK_ROWS):
+            block = codes[start : start + _BLOCK_ROWS]
+            rows = out[start : start + len(block)].reshape(len(block), q, part)
+            centroids.take(block + bases, axis=0, out=rows, mode="clip")
     if projection is not None:
         np.matmul(out, projection.T, out=out)
     if norms is not None:
         out *= norms[:, np.newaxis]
     return out
+
+
+@lru_cache(16)
+def _bases(q: int, k: int) -> npt.NDArray[np.int64]:
+    """Return where the centroids of each part start among all of them: shape (q,)."""
+    return np.arange(0, q * k, k)
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,8 @@ class ProductMatrix(Matrix):
         self._projection = projection
         self._norms = norms
         self._where = where
+        self._code_row = codes.row_getter()
+        self._norm_row = None if norms is None else norms.row_getter()
         self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
 
     @property
@@ -165,7 +175,8 @@ class ProductMatrix(Matrix):
         return self._tables
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
-        row: npt.NDArray[np.float32] = self._span(i, i + 1)[0]
+        norm = None if self._norm_row is None else self._norm_row(i)
+        row: npt.NDArray[np.float32] = self._decode(self._code_row(i)[np.newaxis], norm, None, i)[0]
         return row
 
     def _span(self, start: int, stop: int) -> npt.NDArray[np.float32]:

@@ -13,6 +13,7 @@ from embmap.matrix import Matrix
 __all__ = ["normalize", "segment_sums"]
 
 _BLOCK_NBYTES = 1 << 20
+_TINY = np.finfo(np.float32).tiny
 
 
 def segment_sums(
@@ -35,9 +36,9 @@ def segment_sums(
         Shape (n, columns): added in order, in float32 or in the matrix's wider type; zeros for an
         empty group.
     """
-    if matrix.zero_copy and matrix.dtype == np.float32:
-        array = np.asarray(matrix)
-        jit = kernels.jit_for(rows.size * matrix.shape[1]) if array.flags.aligned else None
+    array = matrix.mapped()
+    if array is not None and array.dtype == np.float32 and array.flags.aligned:
+        jit = kernels.jit_for(rows.size * array.shape[1])
         if jit is not None:
             sums: npt.NDArray[Any] = jit.segment_sums(array, rows, counts)
             return sums
@@ -78,6 +79,7 @@ def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     numpy.ndarray
         Shape (n,), of the same dtype: the lengths the rows had.
     """
-    lengths: npt.NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    vectors /= np.where(lengths == 0, 1, lengths)[:, np.newaxis]
+    lengths: npt.NDArray[Any] = np.sqrt(np.vecdot(vectors, vectors))
+    # Divided by the smallest number, a row of zeros stays what it is.
+    vectors /= np.maximum(lengths, _TINY)[:, np.newaxis]
     return lengths

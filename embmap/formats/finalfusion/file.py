@@ -222,15 +222,13 @@ class FinalfusionFile(EmbeddingFile):
     def _subword_rows(
         self, words: Sequence[str]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        rows, counts = cast(SubwordIndexer, self.subwords).buckets(words)
-        rows += len(self._words)
-        if rows.size and self._matrix is not None and int(rows.max()) >= len(self._matrix):
-            raise FormatError("a subword's row does not exist", path=self.path, format=FORMAT)
-        return rows, counts
+        rows, counts = cast(SubwordIndexer, self._subwords).buckets(words)
+        # The layout has made sure that there is a row for every bucket.
+        return rows + self._words.records.n, counts
 
     def _sums(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return the sums of the words' subword rows, and which words have any."""
-        if self.subwords is None:
+        if self._subwords is None and self.subwords is None:
             return super()._compose(words)
         if self._matrix is None:
             self._no_vectors()
@@ -239,8 +237,7 @@ class FinalfusionFile(EmbeddingFile):
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         vectors, known = self._sums(words)
-        if known.any():
-            normalize(vectors)
+        normalize(vectors)
         return vectors, known
 
     def embedding_with_norm(self, word: str) -> tuple[npt.NDArray[Any], float]:

@@ -1,0 +1,157 @@
+"""The bytes of a file behind both back ends."""
+
+import mmap
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from embmap.errors import TruncatedError, UnsupportedError
+from embmap.mapping import BytesFile, open_mapped, ragged
+
+
+@pytest.fixture(params=["mmap", "read"])
+def open_file(request, tmp_path):
+    def opener(data):
+        path = tmp_path / "data.bin"
+        path.write_bytes(data)
+        return open_mapped(path, backend=request.param)
+
+    return opener
+
+
+def test_arrays_are_plain_read_only_and_equal_the_bytes(open_file):
+    data = np.arange(100, dtype="<f4").tobytes()
+    file = open_file(data)
+    array = file.array(40, "<f4", (5, 6))
+    assert type(array) is np.ndarray
+    assert not array.flags.writeable
+    assert np.array_equal(array, np.arange(10, 40, dtype="<f4").reshape(5, 6))
+
+
+def test_unaligned_data_is_handed_out_and_says_so(open_file):
+    file = open_file(b"x" + np.arange(4, dtype="<f8").tobytes())
+    array = file.array(1, "<f8", 4)
+    assert array.tolist() == [0, 1, 2, 3]
+    assert array.flags.aligned == (file.backend == "read")
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape"), [(97, 4), (-1, 1), (0, 101), (0, (2**40, 2**40)), (0, -1), (2**63, 1)]
+)
+def test_no_range_leaves_the_file(open_file, offset, shape):
+    file = open_file(bytes(100))
+    with pytest.raises(TruncatedError):
+        file.array(offset, np.uint8, shape)
+
+
+def test_read_returns_exactly_the_bytes_asked_for(open_file):
+    file = open_file(bytes(range(100)))
+    assert file.read(10, 5) == bytes(range(10, 15))
+    assert file.read(100, 0) == b""
+    with pytest.raises(TruncatedError) as caught:
+        file.read(99, 2)
+    assert caught.value.offset == 99
+    assert str(file.path) in str(caught.value)
+
+
+def test_gather_joins_ranges(open_file):
+    file = open_file(bytes(range(100)))
+    found = file.gather(np.array([5, 50, 0]), np.array([2, 0, 3]))
+    assert found.tolist() == [5, 6, 0, 1, 2]
+
+
+def test_an_empty_file_opens(open_file):
+    file = open_file(b"")
+    assert file.nbytes == 0
+    assert file.read(0, 0) == b""
+    file.check_whole()
+    with pytest.raises(TruncatedError):
+        file.read(0, 1)
+
+
+@pytest.mark.parametrize("access", ["normal", "random", "sequential", "willneed"])
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+def test_advice_changes_no_bytes(tmp_path, access, backend):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(256)) * 100)
+    file = open_mapped(path, backend=backend, access=access)
+    file.advise("willneed", 5000, 10)
+    assert file.read(5000, 3) == bytes([136, 137, 138])
+
+
+def test_advice_works_where_the_system_has_none(tmp_path, monkeypatch):
+    for name in ("MADV_RANDOM", "MADV_WILLNEED"):
+        monkeypatch.delattr(mmap, name, raising=False)
+    for name in ("POSIX_FADV_RANDOM", "POSIX_FADV_WILLNEED"):
+        monkeypatch.delattr(os, name, raising=False)
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"abc")
+    for backend in ("mmap", "read"):
+        assert open_mapped(path, backend=backend, access="random").read(0, 3) == b"abc"
+
+
+def test_positional_reads_go_on_after_short_ones(tmp_path, monkeypatch):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(200)))
+    file = open_mapped(path, backend="read")
+    whole = os.pread
+    monkeypatch.setattr("embmap.mapping._pread", lambda fd, n, offset: whole(fd, min(n, 7), offset))
+    assert file.read(3, 150) == bytes(range(3, 153))
+
+
+def test_the_fallback_without_pread_reads_the_same(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(200)))
+    program = (
+        "import os, sys; del os.pread\n"
+        "from embmap.mapping import open_mapped\n"
+        "assert open_mapped(sys.argv[1], backend='read').read(5, 3) == bytes([5, 6, 7])"
+    )
+    status = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program, str(path)])
+    assert status == 0
+
+
+def test_a_file_that_shrank_raises(open_file):
+    file = open_file(bytes(10_000))
+    os.truncate(file.path, 5000)
+    with pytest.raises(TruncatedError, match="shrank"):
+        file.check_whole()
+    if file.backend == "read":
+        with pytest.raises(TruncatedError, match="shrank"):
+            file.read(0, 10_000)
+
+
+def test_views_outlive_the_file_object(open_file):
+    array = open_file(bytes(range(100))).array(0, np.uint8, 100)
+    assert array.sum() == sum(range(100))
+
+
+def test_only_regular_files_open(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        open_mapped(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_mapped(tmp_path / "missing")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(UnsupportedError):
+            open_mapped(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("wrong", [{"backend": "mapp"}, {"access": "fast"}])
+def test_unknown_choices_are_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="must be one of"):
+        open_mapped(tmp_path, **wrong)
+
+
+def test_bytes_in_memory_have_the_same_face():
+    file = BytesFile(bytes(range(100)))
+    assert file.array(10, "<u2", 2).tolist() == [10 + 11 * 256, 12 + 13 * 256]
+    assert file.zero_copy
+    with pytest.raises(TruncatedError):
+        file.read(99, 2)
+
+
+def test_ragged_lists_the_numbers_of_ranges():
+    assert ragged(np.array([10, 3, 7]), np.array([2, 0, 3])).tolist() == [10, 11, 7, 8, 9]

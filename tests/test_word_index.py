@@ -1,0 +1,101 @@
+"""The hash table over words, in memory."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+import embmap.word_index
+from embmap.errors import UnsupportedError
+from embmap.mapping import BytesFile
+from embmap.records import Records, scan
+from embmap.word_index import EMPTY, WordIndex, hash_words, n_slots_for
+
+
+def index_over(words):
+    data = b"".join(struct.pack("<I", len(word)) + word for word in words)
+    file = BytesFile(b"head" + data + b"tail")
+    records = Records(4, 4 + len(data), len(words), "test")
+    return WordIndex.build(file, records, scan(file, records))
+
+
+TEXT = st.text(max_size=6) | st.text(min_size=14, max_size=40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(words=st.lists(TEXT, max_size=80), others=st.lists(TEXT, max_size=20))
+def test_every_word_is_found_at_its_first_row_and_no_other(words, others):
+    index = index_over([word.encode("utf-8", "replace") for word in words])
+    words = [word.encode("utf-8", "replace").decode() for word in words]
+    expected = [words.index(word) for word in words]
+    assert [index.find(word) for word in words] == expected
+    assert index.find_many(words).tolist() == expected
+    rows = [words.index(word) if word in words else -1 for word in others]
+    assert [index.find(word) for word in others] == rows
+    assert index.find_many(others).tolist() == rows
+
+
+def test_words_with_one_hash_are_told_apart(monkeypatch):
+    monkeypatch.setattr(embmap.word_index, "xxh3_64_intdigest", lambda _: 5)
+    words = [b"one", b"two", b"one", b"three", b"", b"tw"]
+    index = index_over(words)
+    assert [index.find(word.decode()) for word in words] == [0, 1, 0, 3, 4, 5]
+    assert index.find_many(["three", "four", "tw"]).tolist() == [3, -1, 5]
+    assert index.find("o") == -1
+
+
+def test_a_run_of_collisions_may_pass_the_last_slot(monkeypatch):
+    monkeypatch.setattr(embmap.word_index, "xxh3_64_intdigest", lambda _: 2**64 - 1)
+    words = [b"%d" % i for i in range(50)]
+    index = index_over(words)
+    assert index.find_many([word.decode() for word in words]).tolist() == list(range(50))
+    assert index.find("50") == -1
+
+
+def test_a_surrogate_is_in_no_vocabulary():
+    index = index_over([b"one"])
+    assert index.find("\ud800") == -1
+    assert index.find_many(["one", "\ud800"]).tolist() == [0, -1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(st.binary(max_size=30), max_size=50))
+def test_blocks_hash_as_single_words_do(words):
+    data = b"".join(struct.pack("<I", len(word)) + word for word in words)
+    file = BytesFile(data)
+    records = Records(0, len(data), len(words), "test")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embmap.word_index, "_BLOCK", 7)
+        blocks = list(hash_words(file, records, scan(file, records)))
+    hashes = [int(value) for _, block in blocks for value in block]
+    assert hashes == [xxh3_64_intdigest(word) for word in words]
+
+
+def test_words_of_megabytes_are_hashed_one_at_a_time(monkeypatch):
+    monkeypatch.setattr(embmap.word_index, "_SHORT", 2)
+    monkeypatch.setattr(embmap.word_index, "_BLOCK", 1)
+    assert index_over([b"a" * 1000, b"b"]).find("a" * 1000) == 0
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 1000, 104857, 10**6, 10**8])
+def test_an_index_takes_at_most_24_bytes_a_word(n):
+    slots = n_slots_for(n)
+    assert slots & (slots - 1) == 0
+    assert slots >= 2.5 * n
+    if n > 100:
+        assert 4 * slots + 4 * (n + 1) <= 24 * n
+
+
+def test_the_table_ends_in_an_empty_slot():
+    index = index_over([b"%d" % i for i in range(1000)])
+    assert index.slots[-1] == EMPTY
+    assert np.count_nonzero(index.slots != EMPTY) == 1000
+
+
+def test_more_words_than_rows_can_number_are_refused():
+    file = BytesFile(b"")
+    with pytest.raises(UnsupportedError):
+        WordIndex.build(file, Records(0, 0, 2**32 - 1, "test"), np.zeros(1, np.uint32))
