@@ -3,7 +3,7 @@
 ``embmap.open`` parses a header and hands out lazy views: a vector costs one page of the file.
 """
 
-from embmap import subwords
+from embmap import finalfusion, subwords
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import (
     ChecksumError,
@@ -16,7 +16,6 @@ from embmap.errors import (
     UnknownWordError,
     UnsupportedError,
 )
-from embmap.formats import finalfusion
 from embmap.matrix import Matrix
 from embmap.opening import open
 from embmap.report import Problem, Report

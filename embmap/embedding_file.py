@@ -198,7 +198,8 @@ class EmbeddingFile(ABC):
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return vectors (n, dim) for words that are not in the vocabulary, and which have one."""
-        return np.zeros((len(words), self.dim), self.dtype), np.zeros(len(words), np.bool_)
+        dtype = np.result_type(self.dtype, np.float32)
+        return np.zeros((len(words), self.dim), dtype), np.zeros(len(words), np.bool_)
 
     def get(self, word: str, default: Any = None) -> Any:
         """Return the vector of a word, or a default when it has none.

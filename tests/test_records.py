@@ -1,6 +1,7 @@
 """Finding where the strings of a run start."""
 
 import struct
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -17,11 +18,9 @@ WORDS = st.lists(st.binary(max_size=20) | st.binary(min_size=250, max_size=700),
 
 def encoded(words, prefix=4, suffix=0):
     """Return the bytes of a run, and where each record starts."""
-    starts, data = [], b""
-    for word in words:
-        starts.append(len(data))
-        data += len(word).to_bytes(prefix, "little") + word + bytes(range(1, suffix + 1))
-    return data, [*starts, len(data)]
+    tail = bytes(range(1, suffix + 1))
+    records = [len(word).to_bytes(prefix, "little") + word + tail for word in words]
+    return b"".join(records), list(accumulate(map(len, records), initial=0))
 
 
 @pytest.fixture(params=[1 << 20, 64])
