@@ -31,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
-    no_args_is_help=True,
 )
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An embedding file.")]
@@ -170,11 +169,8 @@ def _write_vectors(
             out.write("\n")
             return
         for key, vector in found:
-            # The shortest digits that give the same number back in the file's own type.
-            digits = (np.format_float_positional(x, trim="-") for x in vector)
-            if vector.dtype.kind != "f":
-                digits = (str(x) for x in vector.tolist())
-            out.write(f"{key} {' '.join(digits)}\n")
+            # numpy prints the shortest digits that give the same number back in the file's type.
+            out.write(f"{key} {' '.join(map(str, vector))}\n")
 
 
 @contextmanager

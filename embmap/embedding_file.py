@@ -307,7 +307,8 @@ class EmbeddingFile(ABC):
         Returns
         -------
         dict
-            JSON-able: path, format, layout, nbytes, shape, dtype, n_words, index, metadata.
+            JSON-able: path, format, layout, nbytes, shape, dtype, n_words, index,
+            index_file, metadata.
         """
         self._check_open()
         words = self._vocabulary
@@ -321,6 +322,7 @@ class EmbeddingFile(ABC):
             "dtype": None if self._matrix is None else str(self.dtype),
             "n_words": None if words is None else len(words),
             "index": None if words is None else words.index_state(),
+            "index_file": self._source.existing_path(),
             "metadata": _jsonable(self.metadata),
         }
 

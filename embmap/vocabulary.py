@@ -53,7 +53,8 @@ class IndexSource:
         self._file = file
         self._lock = threading.Lock()
         self._index_file: IndexFile | None = None
-        self._pending = choice == "auto" and file.path is not None
+        self._automatic = choice == "auto"
+        self._pending = self._automatic
         self.required = choice not in ("auto", "memory")
         self.path = default_index_path(file) if choice in ("auto", "require") else None
         if self.required:
@@ -62,6 +63,16 @@ class IndexSource:
             if self.path is None:
                 raise StaleIndexError("words in memory have no index file")
             self._index_file = IndexFile(self.path, file)
+
+    def existing_path(self) -> str | None:
+        """Return the index file there is, whether or not it has been looked into.
+
+        Returns
+        -------
+        str or None
+            Its path.
+        """
+        return str(self.path) if self.path is not None and self.path.exists() else None
 
     def table(self, number: int, records: Records) -> WordIndex | None:
         """Return a table of the index file.
@@ -86,9 +97,9 @@ class IndexSource:
         with self._lock:
             if self._pending:
                 self._pending = False
-                if self.path is not None and self.path.exists():
+                if self.existing_path() is not None:
                     try:
-                        self._index_file = IndexFile(self.path, self._file)
+                        self._index_file = IndexFile(cast(Path, self.path), self._file)
                     except StaleIndexError as error:
                         self.ignore(error)
         if self._index_file is None:
@@ -125,8 +136,11 @@ class IndexSource:
         StaleIndexError
             When it does not hold.
         """
-        if self._index_file is not None:
-            self._index_file.check_all()
+        index_file = self._index_file
+        if index_file is None and self._automatic and self.existing_path() is not None:
+            index_file = IndexFile(cast(Path, self.path), self._file)
+        if index_file is not None:
+            index_file.check_all()
 
 
 class Vocabulary(Sequence[str]):

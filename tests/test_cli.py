@@ -1,0 +1,219 @@
+"""The command line: what people see, what programs parse, and the exit status."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import embmap
+
+pytest.importorskip("typer", reason="typer is not installed")
+pytest.importorskip("rich", reason="rich is not installed")
+
+from embmap.cli import run
+
+WORDS = ["one", "two", "zwölf"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    vectors = np.array([[1, 0.5], [0.1, -3e-30], [7, 8]], np.float32)
+    return embmap.finalfusion.write(
+        tmp_path / "a.fifu", WORDS, vectors, norms=[1, 2, 3], metadata='title = "t"'
+    )
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    monkeypatch.setattr("warnings.showwarning", lambda *_, **__: None)
+
+    def call(*arguments):
+        status = run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return call
+
+
+def test_info_describes_a_file(command, path):
+    status, out, err = command("info", path)
+    assert (status, err) == (0, "")
+    assert "finalfusion" in out
+    assert "3 x 2" in out
+    facts = json.loads(command("info", path, "--json")[1])
+    assert facts["n_words"] == 3
+    assert facts["metadata"] == {"title": "t"}
+
+
+def test_ls_lists_the_parts(command, path):
+    status, out, _ = command("ls", path)
+    assert status == 0
+    assert "simple vocabulary" in out
+    parts = json.loads(command("ls", path, "--json")[1])
+    assert [part["id"] for part in parts] == [5, 1, 2, 6]
+    assert parts[0]["offset"] == 28
+
+
+def test_get_prints_vectors_that_read_back_exactly(command, path):
+    status, out, _ = command("get", path, "two", "zwölf", "--row", "0")
+    assert status == 0
+    lines = [line.split(" ") for line in out.splitlines()]
+    assert [line[0] for line in lines] == ["two", "zwölf", "0"]
+    with embmap.open(path) as file:
+        for line, row in zip(lines, (1, 2, 0), strict=True):
+            assert np.array(line[1:], np.float32).tolist() == file[row].tolist()
+
+
+def test_get_prints_json_and_npy(command, path, tmp_path):
+    values = json.loads(command("get", path, "one", "--row", "2", "--format", "json")[1])
+    assert values == [{"word": "one", "vector": [1, 0.5]}, {"row": 2, "vector": [7, 8]}]
+    target = tmp_path / "out.npy"
+    assert command("get", path, "one", "zwölf", "--format", "npy", "--output", target)[0] == 0
+    assert np.load(target).tolist() == [[1, 0.5], [7, 8]]
+    text = tmp_path / "out.txt"
+    assert command("get", path, "zwölf", "--output", text)[0] == 0
+    assert text.read_text("utf-8") == "zwölf 7.0 8.0\n"
+
+
+def test_get_reads_words_from_stdin(command, path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    status, out, _ = command("get", path, "-")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["one", "two"]
+
+
+def test_unknown_words_and_rows_exit_with_1_and_the_rest_is_printed(command, path):
+    status, out, err = command("get", path, "one", "drei", "--row", "3")
+    assert status == 1
+    assert out == "one 1.0 0.5\n"
+    assert err == f"embmap: {path}: no vector for 'drei'\nembmap: {path}: no row 3\n"
+    status, out, err = command("get", path, "one", "drei", "--format", "npy")
+    assert (status, out) == (1, "")
+
+
+def test_verify_exits_with_1_when_something_is_wrong(command, path):
+    status, out, err = command("verify", path)
+    assert (status, err) == (0, "")
+    assert out.endswith("ok; checked words, chunks, metadata, norms, vectors\n")
+    path.write_bytes(path.read_bytes().replace("zwölf".encode(), b"zw\xc3\xc3lf"))
+    status, out, _ = command("verify", path)
+    assert status == 1
+    assert "not UTF-8" in out
+    report = json.loads(command("verify", path, "--json")[1])
+    assert not report["ok"]
+    assert report["problems"][0]["severity"] == "error"
+
+
+def test_index_writes_one_that_is_used(command, path, tmp_path):
+    status, out, _ = command("index", path)
+    assert status == 0
+    assert out.startswith(f"{path}.embx: 3 words, ")
+    with embmap.open(path, index="require") as file:
+        assert "two" in file
+    other = tmp_path / "other.embx"
+    assert command("index", path, "--output", other)[0] == 0
+    with embmap.open(path, index=other) as file:
+        assert "two" in file
+
+
+@pytest.mark.parametrize("name", ["info", "ls", "verify", "index"])
+def test_bad_files_exit_with_2_and_one_line(command, tmp_path, name):
+    (tmp_path / "text").write_text("hello")
+    for wrong in ("text", "missing", "."):
+        status, out, err = command(name, tmp_path / wrong)
+        assert (status, out) == (2, "")
+        assert err.startswith("embmap: ")
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["frob"], ["info"], ["get", "FILE"], ["info", "FILE", "--layout", "v9"], ["info", "--frob"]],
+)
+def test_bad_usage_exits_with_2_and_one_line(command, path, arguments):
+    status, out, err = command(*[path if item == "FILE" else item for item in arguments])
+    assert (status, out) == (2, "")
+    assert err.startswith("embmap: ")
+    assert err.count("\n") == 1
+
+
+def test_nothing_to_index_is_bad_usage(command, tmp_path):
+    indexer = embmap.subwords.FloretIndexer(1, 2, 2)
+    path = embmap.finalfusion.write(tmp_path / "a", None, np.eye(2, dtype="f4"), subwords=indexer)
+    status, _, err = command("index", path)
+    assert status == 2
+    assert "no words to index" in err
+
+
+def test_help_and_version(command):
+    assert command()[1].startswith("Usage: embmap")
+    assert command("--version")[1] == f"embmap {embmap.__version__}\n"
+    for name in ("info", "ls", "get", "verify", "index", "demo"):
+        assert name in command("--help")[1]
+        assert command(name, "--help")[0] == 0
+
+
+def program(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "embmap", *map(str, arguments)],
+        capture_output=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_module_runs_as_a_program(path):
+    done = program("get", path, "one", "--format", "npy")
+    assert np.load(io.BytesIO(done.stdout)).tolist() == [[1, 0.5]]
+    done = program("get", path, "drei")
+    assert (done.returncode, done.stdout) == (1, b"")
+    path.with_name("a.fifu.embx").write_bytes(b"damaged")
+    done = program("get", path, "one")
+    assert done.returncode == 0
+    assert done.stderr.startswith(b"embmap: warning: index ignored")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_reader_that_goes_away_is_no_traceback(path, tmp_path):
+    vectors = np.ones((3000, 100), np.float32)
+    big = embmap.finalfusion.write(tmp_path / "b", map(str, range(3000)), vectors)
+    rows = [argument for i in range(3000) for argument in ("--row", str(i))]
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embmap", "get", str(big), *rows],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    os.read(reader, 10)
+    os.close(reader)
+    assert process.communicate()[1] == b""
+
+
+def test_without_typer_the_program_names_the_extra(path):
+    blocked = (
+        "import sys; sys.modules['typer'] = None; import embmap.__main__ as m; sys.exit(m.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"pip install embmap[cli]" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path):
+    status, out, _ = command("demo", "--folder", tmp_path)
+    assert status == 0
+    assert "nearest to 'list'" in out
+    assert "docstrings-subwords.fifu" in out
+    with embmap.open(tmp_path / "docstrings-subwords.fifu", index="require") as file:
+        assert len(file) > 1000
+        assert np.isclose(np.linalg.norm(file["filesystemlike"]), 1)
+        assert file.verify().ok
+    with embmap.open(tmp_path / "docstrings.fifu") as file:
+        similar = file["tuple"] @ file["list"]
+        assert similar > file["tuple"] @ file["socket"]
