@@ -74,7 +74,13 @@ class MappedFile(ABC):
 
     @abstractmethod
     def current_nbytes(self) -> int:
-        """Return the size of the file now, in bytes."""
+        """Return the size of the file now.
+
+        Returns
+        -------
+        int
+            In bytes.
+        """
 
     @abstractmethod
     def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:

@@ -68,7 +68,13 @@ class Text:
         return cls(points, np.fromiter(accumulate(map(len, words)), np.int64, len(words)))
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return the number of code points of each word: shape (words,), int64."""
+        """Return how long the words are.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (words,), int64: code points of each.
+        """
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths

@@ -1,0 +1,84 @@
+"""The README's and the docstrings' promises: snippets run, public names are documented."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import embmap
+
+ROOT = Path(__file__).parents[1]
+
+
+def snippets():
+    text = (ROOT / "README.md").read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_readmes_snippets_run_and_say_what_they_return(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    n_checked = 0
+    for snippet in snippets():
+        lines = snippet.splitlines()
+        for statement in ast.parse(snippet).body:
+            code = ast.unparse(statement)
+            promised = re.search(r"# => (.*)", lines[statement.lineno - 1])
+            if promised:
+                assert repr(eval(code, names)) == promised[1], code
+                n_checked += 1
+            else:
+                exec(code, names)
+    assert n_checked >= 8
+    assert capsys.readouterr().out == "0 (3, 4)\n"
+
+
+def modules():
+    found = [embmap]
+    for info in pkgutil.walk_packages(embmap.__path__, "embmap."):
+        if info.name in ("embmap.__main__", "embmap.cli", "embmap.codecs.jit", "embmap.demo.tour"):
+            continue  # need an extra; the first two have no names of their own
+        found.append(importlib.import_module(info.name))
+    return found
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
+def test_doctests_hold(module):
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
+def test_all_names_exist_and_functions_say_what_they_return(module):
+    assert module.__doc__
+    for name in getattr(module, "__all__", ()):
+        thing = getattr(module, name)
+        members = [(name, thing)]
+        if inspect.isclass(thing):
+            members += [
+                (f"{name}.{key}", value)
+                for key, value in vars(thing).items()
+                # What overrides a method is documented where that is declared.
+                if not key.startswith("_")
+                and not any(key in vars(base) for base in thing.__mro__[1:])
+            ]
+        for label, member in members:
+            function = getattr(member, "__func__", member)
+            if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+                continue
+            doc = inspect.getdoc(function) or inspect.getdoc(getattr(thing, label.split(".")[-1]))
+            assert doc, label
+            returns = inspect.signature(function).return_annotation
+            if returns not in ("None", "NoReturn", inspect.Signature.empty):
+                assert re.search(r"\n(Returns|Yields)\n---", doc), f"{label} does not say so"
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text("utf-8")):
+            if not target.startswith("http"):
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
