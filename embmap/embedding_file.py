@@ -16,19 +16,19 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import ClosedError, EmbmapError, FormatError, StaleIndexError, UnknownWordError
-from embmap.index_file import SUFFIX, write_index
+from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
+from embmap.index_file import write_index
+from embmap.index_source import IndexSource, default_index_path
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, fitting
 from embmap.records import Records
-from embmap.report import Progress, Report
-from embmap.vocabulary import IndexSource, Vocabulary
+from embmap.report import Progress, Report, named
+from embmap.verification import verify_words
+from embmap.vocabulary import Vocabulary
 
 __all__ = ["EmbeddingFile"]
 
 Missing = Literal["raise", "zero", "nan"]
-_VERIFY_BLOCK = 1 << 15
-_MOST_REPEATS = 20
 
 
 class EmbeddingFile(ABC):
@@ -342,7 +342,7 @@ class EmbeddingFile(ABC):
         self._check_open()
         report = Report()
         for words in self._indexed_vocabularies():
-            _verify_words(words, report, progress)
+            verify_words(words, report, progress)
         try:
             self._source.check_all()
         except StaleIndexError as error:
@@ -392,10 +392,10 @@ class EmbeddingFile(ABC):
         for words in vocabularies:
             step = None
             if progress is not None:
-                step = _named(progress, f"hashing {words.records.noun}s")
+                step = named(progress, f"hashing {words.records.noun}s")
             tables.append(words.build(step))
-        target = self.path.with_name(self.path.name + SUFFIX) if path is None else path
-        written = write_index(target, self._file, tables)
+        target = default_index_path(self._file) if path is None else path
+        written = write_index(cast(Path, target), self._file, tables)
         for words, table in zip(vocabularies, tables, strict=True):
             words.adopt(table)
         return written
@@ -470,10 +470,6 @@ def _no_words(file: MappedFile, format: str) -> Vocabulary:
     return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 
-def _named(progress: Progress, what: str) -> Callable[[int, int], None]:
-    return lambda done, total: progress(what, done, total)
-
-
 def _jsonable(value: Any) -> Any:
     """Return metadata as JSON can hold it: dates become text."""
     if isinstance(value, dict):
@@ -481,38 +477,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
-    """Check that words are whole, UTF-8, and each there once."""
-    noun, n = words.records.noun, len(words)
-    report.checked.append(f"{noun}s")
-    try:
-        index = words.build(None if progress is None else _named(progress, f"hashing {noun}s"))
-    except EmbmapError as error:
-        report.error(str(error), getattr(error, "offset", None))
-        return
-    block: list[str] = []
-    first = n_repeated = 0
-    for row, data in words.encoded():
-        try:
-            block.append(data.decode())
-        except UnicodeDecodeError as error:
-            wrong = words.not_utf8(row, error)
-            report.error(str(wrong), wrong.offset)
-            block.append("")
-        if len(block) == _VERIFY_BLOCK or row == n - 1:
-            rows = index.find_many(block)
-            repeated = np.flatnonzero((rows >= 0) & (rows != np.arange(first, row + 1)))
-            for i in repeated[: max(_MOST_REPEATS - n_repeated, 0)].tolist():
-                if block[i] or (rows[i] >= 0 and words[int(rows[i])] == ""):
-                    report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
-            n_repeated += repeated.size
-            first, block = row + 1, []
-            if progress is not None:
-                progress(f"checking {noun}s", first, n)
-    if n_repeated > _MOST_REPEATS:
-        report.error(f"{n_repeated} {noun}s repeat an earlier one; the first row is used")
 
 
 def _reopened(

@@ -10,8 +10,8 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import MAGIC, looks_bare
+from embmap.index_source import IndexChoice
 from embmap.mapping import Access, Backend, MappedFile, open_mapped
-from embmap.vocabulary import IndexChoice
 
 __all__ = ["open"]
 

@@ -22,9 +22,10 @@ from embmap.codecs.ngram_hashes import (
     ngram_bounds,
 )
 from embmap.errors import FormatError
+from embmap.index_source import IndexSource
 from embmap.mapping import BytesFile
 from embmap.records import Records
-from embmap.vocabulary import IndexSource, Vocabulary
+from embmap.vocabulary import Vocabulary
 
 __all__ = [
     "BucketIndexer",

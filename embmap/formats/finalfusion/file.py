@@ -13,16 +13,11 @@ from embmap.codecs.product import ProductMatrix
 from embmap.codecs.segments import normalize, segment_sums
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import EmbmapError, FormatError, UnknownWordError
-from embmap.formats.finalfusion.chunks import (
-    FORMAT,
-    Chunk,
-    Dense,
-    Norms,
-    Product,
-    VocabularyLayout,
-    ngram_records,
-)
+from embmap.formats.finalfusion.chunks import FORMAT, Chunk
 from embmap.formats.finalfusion.layout import parse
+from embmap.formats.finalfusion.storage_chunk import Dense, Norms, Product
+from embmap.formats.finalfusion.vocabulary_chunk import VocabularyLayout, ngram_records
+from embmap.index_source import IndexChoice, IndexSource
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
 from embmap.report import Progress, Report
@@ -33,7 +28,7 @@ from embmap.subwords import (
     FloretIndexer,
     SubwordIndexer,
 )
-from embmap.vocabulary import IndexChoice, IndexSource, Vocabulary, vocabulary_of
+from embmap.vocabulary import Vocabulary, vocabulary_of
 
 __all__ = ["FinalfusionFile"]
 

@@ -3,7 +3,8 @@
 Three dialects are read. "reference" is what every known writer emits; "v0" and "draft" are the two
 published texts to the letter. A chunk without a file header is "bare". docs/formats/finalfusion.md
 tells how they differ and how they are told apart. What stands inside a chunk is parsed by
-:mod:`embmap.formats.finalfusion.chunks`.
+:mod:`~embmap.formats.finalfusion.vocabulary_chunk` and
+:mod:`~embmap.formats.finalfusion.storage_chunk`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from embmap.formats.finalfusion.chunks import (
     FORMAT,
     VOCABULARIES,
     Chunk,
+)
+from embmap.formats.finalfusion.storage_chunk import (
     Dense,
     Norms,
     Product,
-    VocabularyLayout,
-    content_end,
     parse_dense,
     parse_draft_storage,
     parse_norms,
     parse_product,
+)
+from embmap.formats.finalfusion.vocabulary_chunk import (
+    VocabularyLayout,
+    content_end,
     parse_vocabulary,
 )
 from embmap.mapping import MappedFile
@@ -176,8 +181,7 @@ class _Walk:
         """Parse every chunk from `offset` to the end of the file."""
         while offset < self.file.nbytes:
             chunk = self._chunk(offset)
-            self._parse(chunk)
-            self.chunks.append(chunk)
+            self.chunks.append(self._parse(chunk))
             offset = chunk.end
         if len(self.chunks) < len(self.listed):
             raise TruncatedError(
@@ -213,16 +217,20 @@ class _Walk:
             )
         return Chunk(id, CHUNK_NAMES.get(id, "unknown"), offset, stated, stated)
 
-    def _parse(self, chunk: Chunk) -> None:
+    def _parse(self, chunk: Chunk) -> Chunk:
+        """Parse a chunk and return it, with the name that it has in its dialect."""
         id = chunk.id
         draft_id = id in (0, 1) and (id == 0 or self.vocabulary is not None)
         if draft_id and self.forced in (None, "draft"):
             # The draft numbers differ: 0 is the vocabulary, 1 a matrix of either kind.
             self.dialect = "draft"
             if id == 0:
+                chunk = replace(chunk, name=CHUNK_NAMES[1])
                 self._set_vocabulary(chunk, 1)
             else:
-                self._set_storage(chunk, parse_draft_storage(self.file, chunk))
+                storage = parse_draft_storage(self.file, chunk)
+                chunk = replace(chunk, name=CHUNK_NAMES[2 if isinstance(storage, Dense) else 4])
+                self._set_storage(chunk, storage)
         elif id in VOCABULARIES:
             self._set_vocabulary(chunk, id)
         elif id == 2:
@@ -235,6 +243,7 @@ class _Walk:
         elif id == 6:
             self._only_one(self.norms, chunk)
             self.norms = parse_norms(self.file, chunk)
+        return chunk
 
     def _only_one(self, present: object, chunk: Chunk) -> None:
         if present is not None:

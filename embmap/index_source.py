@@ -1,0 +1,146 @@
+"""Where the word indexes of an open file come from: FILE.embx, another file, or nowhere."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Literal, cast
+
+from embmap.errors import StaleIndexError, StaleIndexWarning
+from embmap.index_file import SUFFIX, IndexFile
+from embmap.mapping import MappedFile
+from embmap.records import Records
+from embmap.word_index import WordIndex
+
+__all__ = ["IndexChoice", "IndexSource", "default_index_path"]
+
+IndexChoice = Literal["auto", "memory", "require"] | str | os.PathLike[str]
+
+
+class IndexSource:
+    """Where the indexes over a file's words come from.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The data file.
+    choice : {"auto", "memory", "require"} or path-like
+        "auto" takes FILE.embx if it matches and warns if it is there but does not; "memory" never
+        looks for one; "require" and the path of an index insist on it.
+
+    Raises
+    ------
+    StaleIndexError
+        When an index is insisted on and is missing or damaged.
+    """
+
+    def __init__(self, file: MappedFile, choice: IndexChoice) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._index_file: IndexFile | None = None
+        self._automatic = choice == "auto"
+        self._pending = self._automatic
+        self.required = choice not in ("auto", "memory")
+        self.path = default_index_path(file) if choice in ("auto", "require") else None
+        if self.required:
+            if choice != "require":
+                self.path = Path(os.fsdecode(choice))
+            if self.path is None:
+                raise StaleIndexError("words in memory have no index file")
+            self._index_file = IndexFile(self.path, file)
+
+    def existing_path(self) -> str | None:
+        """Return the index file there is, whether or not it has been looked into.
+
+        Returns
+        -------
+        str or None
+            Its path.
+        """
+        return str(self.path) if self.path is not None and self.path.exists() else None
+
+    def table(self, number: int, records: Records) -> WordIndex | None:
+        """Return a table of the index file.
+
+        Parameters
+        ----------
+        number : int
+            Which table.
+        records : Records
+            The words it has to be about.
+
+        Returns
+        -------
+        WordIndex or None
+            None when there is no usable index file and none is required.
+
+        Raises
+        ------
+        StaleIndexError
+            When one is required and is not usable.
+        """
+        with self._lock:
+            if self._pending:
+                self._pending = False
+                if self.existing_path() is not None:
+                    try:
+                        self._index_file = IndexFile(cast(Path, self.path), self._file)
+                    except StaleIndexError as error:
+                        self.ignore(error)
+        if self._index_file is None:
+            return None
+        try:
+            return self._index_file.table(number, records)
+        except StaleIndexError as error:
+            self.ignore(error)
+            return None
+
+    def ignore(self, error: StaleIndexError) -> None:
+        """Go on without the index file, with a warning; raise instead when it is required.
+
+        Parameters
+        ----------
+        error : StaleIndexError
+            What is wrong with it.
+
+        Raises
+        ------
+        StaleIndexError
+            When the index is required.
+        """
+        if self.required:
+            raise error
+        self._index_file = None
+        warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
+
+    def check_all(self) -> None:
+        """Check the whole index file against its checksums and the words.
+
+        Raises
+        ------
+        StaleIndexError
+            When it does not hold.
+        """
+        index_file = self._index_file
+        if index_file is None and self._automatic and self.existing_path() is not None:
+            index_file = IndexFile(cast(Path, self.path), self._file)
+        if index_file is not None:
+            index_file.check_all()
+
+
+def default_index_path(file: MappedFile) -> Path | None:
+    """Return where the index of a file is looked for: FILE.embx beside FILE.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The data file.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None for bytes in memory.
+    """
+    return None if file.path is None else file.path.with_name(file.path.name + SUFFIX)

@@ -1,0 +1,56 @@
+"""The checks of ``verify()`` that all formats share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embmap.errors import EmbmapError
+from embmap.report import Progress, Report, named
+from embmap.vocabulary import Vocabulary
+
+__all__ = ["verify_words"]
+
+_BLOCK = 1 << 15
+_MOST_REPEATS = 20
+
+
+def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
+    """Check that words are whole, UTF-8, and each there once.
+
+    Parameters
+    ----------
+    words : Vocabulary
+        The words.
+    report : Report
+        Where to record what is wrong.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+    """
+    noun, n = words.records.noun, len(words)
+    report.checked.append(f"{noun}s")
+    try:
+        index = words.build(None if progress is None else named(progress, f"hashing {noun}s"))
+    except EmbmapError as error:
+        report.error(str(error), getattr(error, "offset", None))
+        return
+    block: list[str] = []
+    first = n_repeated = 0
+    for row, data in words.encoded():
+        try:
+            block.append(data.decode())
+        except UnicodeDecodeError as error:
+            wrong = words.not_utf8(row, error)
+            report.error(str(wrong), wrong.offset)
+            block.append("")
+        if len(block) == _BLOCK or row == n - 1:
+            rows = index.find_many(block)
+            repeated = np.flatnonzero((rows >= 0) & (rows != np.arange(first, row + 1)))
+            for i in repeated[: max(_MOST_REPEATS - n_repeated, 0)].tolist():
+                if block[i] or (rows[i] >= 0 and words[int(rows[i])] == ""):
+                    report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
+            n_repeated += repeated.size
+            first, block = row + 1, []
+            if progress is not None:
+                progress(f"checking {noun}s", first, n)
+    if n_repeated > _MOST_REPEATS:
+        report.error(f"{n_repeated} {noun}s repeat an earlier one; the first row is used")
