@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
+from embmap.errors import ClosedError, EmbmapError, FormatError, StaleIndexError, UnknownWordError
 from embmap.index_file import write_index
 from embmap.index_source import IndexSource, default_index_path
 from embmap.mapping import MappedFile
@@ -197,9 +197,12 @@ class EmbeddingFile(ABC):
         return cast("npt.NDArray[Any]", vectors[0])
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return vectors (n, dim) for words that are not in the vocabulary, and which have one."""
-        dtype = np.result_type(self.dtype, np.float32)
-        return np.zeros((len(words), self.dim), dtype), np.zeros(len(words), np.bool_)
+        """Return vectors (n, dim) for words that are not in the vocabulary, and which have one.
+
+        The rows of words that have none hold anything.
+        """
+        nothing = np.zeros((), np.result_type(self.dtype, np.float32))
+        return np.broadcast_to(nothing, (len(words), self.dim)), np.zeros(len(words), np.bool_)
 
     def get(self, word: str, default: Any = None) -> Any:
         """Return the vector of a word, or a default when it has none.
@@ -295,8 +298,8 @@ class EmbeddingFile(ABC):
         out = fitting(out, (len(words), self.dim), dtype)
         present = np.flatnonzero(rows >= 0)
         out[present] = self._matrix.take(rows[present])
-        composed[~known] = 0 if missing == "zero" else np.nan
-        out[absent] = composed
+        out[absent[known]] = composed[known]
+        out[absent[~known]] = 0 if missing == "zero" else np.nan
         return out
 
     # The whole file
@@ -341,8 +344,13 @@ class EmbeddingFile(ABC):
         """
         self._check_open()
         report = Report()
-        for words in self._indexed_vocabularies():
-            verify_words(words, report, progress)
+        try:
+            for words in self._indexed_vocabularies():
+                verify_words(words, report, progress)
+        except EmbmapError as error:  # stored n-grams cannot be reached behind damaged words
+            if self._vocabulary is not None:
+                verify_words(self._vocabulary, report, progress)
+            report.error(str(error), getattr(error, "offset", None))
         try:
             self._source.check_all()
         except StaleIndexError as error:

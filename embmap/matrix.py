@@ -327,6 +327,7 @@ class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
         return row
 
     def mapped(self) -> npt.NDArray[Any] | None:
+        self._file.check_whole()
         return self._array
 
     def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:

@@ -160,6 +160,7 @@ class Vocabulary(Sequence[str]):
         words = words if isinstance(words, Sequence) else list(words)
         if isinstance(words, str):
             raise TypeError("find takes a list of words; find_row takes one word")
+        self._file.check_whole()
         if len(words) <= 4:
             return np.fromiter(map(self.find_row, words), np.int64, len(words))
         index = self._indexed()

@@ -11,6 +11,8 @@ A vocabulary below 4 GiB takes at most 24 bytes per word.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ class WordIndex:
         "_file",
         "_mask",
         "_offset",
+        "_prefixes",
         "_slots",
         "_starts",
         "_suffix",
@@ -74,8 +77,9 @@ class WordIndex:
         self._mask = mask
         self._fetch = file.fetch
         self._file = file
-        self._offset = records.offset + records.prefix
+        self._offset = records.offset
         self._suffix = records.offset - records.suffix
+        self._prefixes = _prefixes(records.prefix)
         # Items of a memoryview are Python ints at half the price of numpy's.
         self._slots = slots.data
         self._starts = starts.data
@@ -157,19 +161,28 @@ class WordIndex:
             data = word.encode()
         except UnicodeEncodeError:  # a lone surrogate is in no UTF-8 file
             return -1
+        # The length stands before the word, so that no part of another record can match.
+        length = len(data)
+        record = (self._prefixes[length] if length < 256 else self._prefix(length)) + data
         slots = self._slots
         starts = self._starts
         slot = xxh3_64_intdigest(data) & self._mask
         row = slots[slot]
         try:
             while row != 0xFFFFFFFF:  # EMPTY, spelled out: a global costs more than the comparison
-                if self._fetch[starts[row] + self._offset : starts[row + 1] + self._suffix] == data:
+                start = starts[row] + self._offset
+                if self._fetch[start : starts[row + 1] + self._suffix] == record:
                     return row
                 slot += 1
                 row = slots[slot]
         except IndexError:  # a damaged index names a row that does not exist
             pass
         return -1
+
+    def _prefix(self, length: int) -> bytes:
+        """Return the length before a word; one that no record can have becomes another."""
+        nbytes = self.records.prefix
+        return min(length, (1 << 8 * nbytes) - 1).to_bytes(nbytes, "little")
 
     def probe(self, word: str) -> tuple[int, list[int]]:
         """Return what a look-up that misses reads.
@@ -214,8 +227,14 @@ class WordIndex:
         rows = np.full(n, -1, np.int64)
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
         slots = (hashes & np.uint64(self._mask)).astype(np.int64)
-        lengths = np.fromiter(map(len, encoded), np.int64, n)
-        letters = np.frombuffer(b"".join(encoded), np.uint8)
+        sizes = list(map(len, encoded))
+        prefixes = self._prefixes
+        heads = [prefixes[size] if size < 256 else self._prefix(size) for size in sizes]
+        # Whole records are compared: the length, then the word.
+        letters = np.frombuffer(
+            b"".join(chain.from_iterable(zip(heads, encoded, strict=True))), np.uint8
+        )
+        lengths = np.array(sizes, np.int64) + self.records.prefix
         places = lengths.cumsum() - lengths
         asked = np.arange(n)
         while asked.size:
@@ -234,7 +253,7 @@ class WordIndex:
         places: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Compare the words of rows with words given by place and length, byte for byte."""
+        """Compare the records of rows with others given by place and length, byte for byte."""
         equal = rows < self.records.n  # not so only in a damaged index
         rows = np.where(equal, rows, 0)
         begins = self.starts[rows].astype(np.int64) + self._offset
@@ -248,6 +267,12 @@ class WordIndex:
         if same.size:
             equal[same] = np.logical_and.reduceat(stored == asked, firsts)
         return equal
+
+
+@cache
+def _prefixes(nbytes: int) -> list[bytes]:
+    """Return the lengths 0 to 255 as they stand before words."""
+    return [length.to_bytes(nbytes, "little") if nbytes else b"" for length in range(256)]
 
 
 def n_slots_for(n_words: int) -> int:

@@ -135,6 +135,7 @@ class FinalfusionFile(EmbeddingFile):
         chunk = self._offsets.metadata
         if chunk is None:
             return None
+        self._file.check_whole()
         data = self._file.read(chunk.data_offset, chunk.nbytes)
         try:
             return data.decode()
@@ -232,7 +233,8 @@ class FinalfusionFile(EmbeddingFile):
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         vectors, known = self._sums(words)
-        normalize(vectors)
+        if known.any():
+            normalize(vectors)
         return vectors, known
 
     def embedding_with_norm(self, word: str) -> tuple[npt.NDArray[Any], float]:

@@ -26,6 +26,7 @@ WIDE_TYPES = {8: "i128", 9: "u128"}
 FLOAT32 = 10
 UINT8 = 1
 _PQ_FIXED = 36
+_MOST_COLUMNS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,9 @@ def parse_dense(file: MappedFile, chunk: Chunk) -> Dense:
     dtype = _dtype(reader, "data type")
     itemsize = int(dtype[2:])
     nbytes = rows * columns * itemsize
-    if rows >= 2**63:  # with no columns any number would fit
-        raise reader.error("an impossible number of rows", "rows", found=rows)
+    # Where there are no data their number of bytes tells nothing about the other size.
+    if (rows and not columns) or (columns > _MOST_COLUMNS and not rows):
+        raise reader.error(f"no matrix has {rows} rows and {columns} columns", "rows")
     padding = _padding(reader, nbytes, itemsize, "matrix")
     return Dense(reader.offset + padding, rows, columns, dtype)
 
@@ -165,8 +167,6 @@ def parse_product(file: MappedFile, chunk: Chunk) -> Product:
         raise reader.error(
             f"{d} dimensions cannot be {q} codes of {k} centroids", "quantized length"
         )
-    if rows >= 2**63:
-        raise reader.error("an impossible number of rows", "rows", found=rows)
     sizes = (
         4 * d * d * has_projection,
         4 * k * d,

@@ -280,6 +280,8 @@ def _write_dense(out: _Output, vectors: Blocks) -> int:
             raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
         if dtype is None:
             dtype, columns = _storable(block.dtype), block.shape[1]
+            if not columns and len(block):
+                raise ValueError("vectors need at least one column")
             out.write(struct.pack("<QII", 0, columns, _TYPE_IDS[dtype]))
             out.pad(dtype.itemsize)
         if block.shape[1] != columns:
