@@ -67,7 +67,7 @@ class EmbeddingFile(ABC):
         self._vocabulary = vocabulary
         self._matrix = matrix
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
-        self._row = self._no_vectors if matrix is None else matrix.row_getter()
+        self._rows = _NoRows(self._no_vectors) if matrix is None else matrix.rows()
         self._reopen: tuple[Callable[..., EmbeddingFile], tuple[Any, ...]] | None = None
         self.closed = False
 
@@ -171,7 +171,7 @@ class EmbeddingFile(ABC):
         if type(key) is str:
             row = self._words.find_row(key)
             if row >= 0:
-                return self._row(row)
+                return self._rows[row]
             return self._unknown_word(key)
         return self._select(key)
 
@@ -427,7 +427,7 @@ class EmbeddingFile(ABC):
         self.closed = True
         gone: Any = _Closed(self._path)
         self._file = self._source = self._words = self._vocabulary = self._matrix = gone
-        self._row = gone.row
+        self._rows = gone
 
     def __enter__(self) -> Self:
         """Return the file."""
@@ -455,8 +455,18 @@ class EmbeddingFile(ABC):
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
 
-    def _no_vectors(self, _row: int = 0) -> NoReturn:
+    def _no_vectors(self) -> NoReturn:
         raise FormatError("the file holds no vectors", path=self.path, format=self.format)
+
+
+class _NoRows:
+    """Stands where vectors would be in a file without any."""
+
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        self._refuse = refuse
+
+    def __getitem__(self, row: int) -> NoReturn:
+        self._refuse()
 
 
 class _Closed:
@@ -465,12 +475,13 @@ class _Closed:
     def __init__(self, path: Path | None) -> None:
         object.__setattr__(self, "_path", path)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "row":
-            return self._raise
-        return self._raise()
+    def __getattr__(self, name: str) -> NoReturn:
+        self._raise()
 
-    def _raise(self, *_: object) -> NoReturn:
+    def __getitem__(self, item: object) -> NoReturn:
+        self._raise()
+
+    def _raise(self) -> NoReturn:
         raise ClosedError(f"{self._path} is closed")
 
 

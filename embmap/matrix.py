@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, SupportsIndex, cast
+from collections.abc import Iterator
+from typing import Any, Protocol, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,17 @@ from embmap.mapping import MappedFile
 
 __all__ = ["DenseMatrix", "Matrix", "Rows", "dense_matrix"]
 
-Rows = SupportsIndex | slice | npt.ArrayLike
+RowIndex = SupportsIndex | slice | npt.ArrayLike
 _BLOCK_NBYTES = 1 << 20
 _GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+
+
+class Rows(Protocol):
+    """What gives rows that exist by subscript; subscripts cost less than calls."""
+
+    def __getitem__(self, i: int, /) -> npt.NDArray[Any]:
+        """Return row `i`: shape (columns,)."""
+        ...
 
 
 class Matrix(ABC):
@@ -76,15 +84,15 @@ class Matrix(ABC):
         """
         return None
 
-    def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
-        """Return the cheapest callable that does what :meth:`row` does.
+    def rows(self) -> Rows:
+        """Return the cheapest thing that gives rows that exist by subscript.
 
         Returns
         -------
-        callable
-            Takes the number of a row that exists, returns shape (columns,).
+        Rows
+            ``rows[i]`` is what :meth:`row` returns.
         """
-        return self.row
+        return _RowsOf(self)
 
     @abstractmethod
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
@@ -120,7 +128,7 @@ class Matrix(ABC):
         for _, block in self.blocks():
             yield from block
 
-    def __getitem__(self, item: Rows | tuple[Any, ...]) -> npt.NDArray[Any]:
+    def __getitem__(self, item: RowIndex | tuple[Any, ...]) -> npt.NDArray[Any]:
         """Return rows: one, a slice, or those of an index array; then columns, if any are given.
 
         Parameters
@@ -260,6 +268,18 @@ class Matrix(ABC):
         return np.where(wanted < 0, wanted + self.shape[0], wanted) if lowest < 0 else wanted
 
 
+class _RowsOf:
+    """The rows of a matrix that decodes or reads them."""
+
+    __slots__ = ("_row",)
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._row = matrix.row
+
+    def __getitem__(self, i: int) -> npt.NDArray[Any]:
+        return self._row(i)
+
+
 class DenseMatrix(Matrix):
     """Rows stored one after the other.
 
@@ -330,8 +350,8 @@ class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
         self._file.check_whole()
         return self._array
 
-    def row_getter(self) -> Callable[[int], npt.NDArray[Any]]:
-        return self._array.__getitem__
+    def rows(self) -> Rows:
+        return self._array
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         self._file.check_whole()

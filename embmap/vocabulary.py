@@ -337,8 +337,9 @@ class Vocabulary(Sequence[str]):
         """
         self._index = index
         self._starts = index.starts
-        mapped = isinstance(index, MappedWordIndex)
-        self.find_row = self._find_checked if mapped else index.find
+        if isinstance(index, MappedWordIndex):
+            index.confirm = self._confirm_miss
+        self.find_row = index.find
 
     def _indexed(self) -> WordIndex:
         """Return the index, building it in memory if need be."""
@@ -368,17 +369,14 @@ class Vocabulary(Sequence[str]):
                 self._indexed()
         return self.find_row(word)
 
-    def _find_checked(self, word: str) -> int:
-        """Answer from an index file, going on without it when it turns out to be damaged."""
-        index = cast(MappedWordIndex, self._index)
-        row = index.find(word)
-        if row < 0:
-            try:
-                index.confirm_miss(word)
-            except StaleIndexError as error:
-                self._drop_index(error)
-                return self.find_row(word)
-        return row
+    def _confirm_miss(self, word: str) -> int:
+        """Believe the index file, or go on without it when it turns out to be damaged."""
+        try:
+            cast(MappedWordIndex, self._index).confirm_miss(word)
+        except StaleIndexError as error:
+            self._drop_index(error)
+            return self.find_row(word)
+        return -1
 
     def _drop_index(self, error: StaleIndexError) -> None:
         """Go on without the index file, or raise when it is required."""

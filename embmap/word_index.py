@@ -10,9 +10,8 @@ A vocabulary below 4 GiB takes at most 24 bytes per word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,12 @@ class WordIndex:
     slots : numpy.ndarray
         Shape (n_slots + tail,), uint32: rows, or EMPTY; the last one is EMPTY.
     mask : int
-        n_slots - 1, where n_slots is a power of two.
+        The number of slots that a hash can choose, a power of two, less one.
+
+    Attributes
+    ----------
+    confirm : callable or None
+        What ``find`` answers with for a word that is not there: ``confirm(word)``, or -1.
     """
 
     __slots__ = (
@@ -58,6 +62,7 @@ class WordIndex:
         "_slots",
         "_starts",
         "_suffix",
+        "confirm",
         "records",
         "slots",
         "starts",
@@ -72,6 +77,7 @@ class WordIndex:
         mask: int,
     ) -> None:
         self.records = records
+        self.confirm: Callable[[str], int] | None = None
         self.starts = starts
         self.slots = slots
         self._mask = mask
@@ -177,7 +183,7 @@ class WordIndex:
                 row = slots[slot]
         except IndexError:  # a damaged index names a row that does not exist
             pass
-        return -1
+        return -1 if self.confirm is None else self.confirm(word)
 
     def _prefix(self, length: int) -> bytes:
         """Return the length before a word; one that no record can have becomes another."""
@@ -227,14 +233,8 @@ class WordIndex:
         rows = np.full(n, -1, np.int64)
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
         slots = (hashes & np.uint64(self._mask)).astype(np.int64)
-        sizes = list(map(len, encoded))
-        prefixes = self._prefixes
-        heads = [prefixes[size] if size < 256 else self._prefix(size) for size in sizes]
-        # Whole records are compared: the length, then the word.
-        letters = np.frombuffer(
-            b"".join(chain.from_iterable(zip(heads, encoded, strict=True))), np.uint8
-        )
-        lengths = np.array(sizes, np.int64) + self.records.prefix
+        lengths = np.fromiter(map(len, encoded), np.int64, n)
+        letters = np.frombuffer(b"".join(encoded), np.uint8)
         places = lengths.cumsum() - lengths
         asked = np.arange(n)
         while asked.size:
@@ -253,19 +253,27 @@ class WordIndex:
         places: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Compare the records of rows with others given by place and length, byte for byte."""
+        """Compare the words of rows with words given by place and length, byte for byte."""
+        prefix, suffix = self.records.prefix, self.records.suffix
         equal = rows < self.records.n  # not so only in a damaged index
         rows = np.where(equal, rows, 0)
-        begins = self.starts[rows].astype(np.int64) + self._offset
-        ends = self.starts[rows + 1].astype(np.int64) + self._suffix
+        begins = self.starts[rows].astype(np.int64) + (self.records.offset + prefix)
+        ends = self.starts[rows + 1].astype(np.int64) + (self.records.offset - suffix)
         equal &= ends - begins == lengths
         equal &= ends <= self.records.limit
-        same = np.flatnonzero(equal & (lengths > 0))
-        stored = self._file.gather(begins[same], lengths[same])
-        asked = letters[ragged(places[same], lengths[same])]
-        firsts = lengths[same].cumsum() - lengths[same]
-        if same.size:
-            equal[same] = np.logical_and.reduceat(stored == asked, firsts)
+        same = np.flatnonzero(equal)
+        begins, lengths = begins[same], lengths[same]
+        stored = self._file.gather(begins, lengths) == letters[ragged(places[same], lengths)]
+        # An empty word has no letters to differ; reduceat cannot see empty ranges.
+        firsts = np.minimum(lengths.cumsum() - lengths, max(stored.size - 1, 0))
+        matches = lengths == 0
+        if stored.size:
+            matches |= np.logical_and.reduceat(stored, firsts)
+        if prefix:
+            # The length stands before the word, so that no part of another record can match.
+            heads = self._file.gather(begins - prefix, np.full(same.size, prefix))
+            matches &= heads.view(f"<u{prefix}") == lengths
+        equal[same] = matches
         return equal
 
 

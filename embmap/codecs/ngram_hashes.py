@@ -32,6 +32,14 @@ _FNV32_FACTOR = np.uint32(FNV32_PRIME)
 _BYTE = np.uint32(255)
 _ZERO = np.zeros(1, np.int64)
 _MASK64 = (1 << 64) - 1
+_FNV64_FACTORS = [np.uint64(pow(FNV64_PRIME, power, 1 << 64)) for power in range(5)]
+_PLANNED = 64  # code points; longer words are rare and their plans large
+_Plan = tuple[
+    npt.NDArray[np.uint64],
+    list[tuple[int, npt.NDArray[np.int64]]],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+]
 _OPERATIONS = 100  # a start of n-grams of the usual three to six code points
 
 
@@ -139,20 +147,63 @@ def bucket_hashes(
         compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
         compiled = jit.bucket_hashes(text.points, text.ends, min_n, max_n)
         return compiled
+    if text.ends.size == 1 and text.points.size <= _PLANNED:
+        return _bucket_hashes_of_one(text.points, min_n, max_n)
     starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
     longest = int(sizes.max(initial=0))
     basis = np.array([_fnv64_of_length(n) for n in range(longest + 1)], np.uint64)
     hashes = basis[sizes]
-    # A byte of zero only multiplies, so the upper bytes of small code points become one product.
-    n_bytes = max((int(text.points.max(initial=0)).bit_length() + 7) // 8, 1)
-    factors = np.full(n_bytes, FNV64_PRIME, np.uint64)
-    factors[-1] = pow(FNV64_PRIME, 5 - n_bytes, 1 << 64)
-    planes = [(text.points >> np.uint32(8 * i) & _BYTE).astype(np.uint64) for i in range(n_bytes)]
+    planes = _byte_planes(text.points)
     for j in range(longest):
         at, going = _at(starts, sizes, j)
-        for plane, factor in zip(planes, factors, strict=True):
+        for plane, factor in planes:
             np.multiply(hashes ^ plane[at], factor, out=hashes, where=going)
     return hashes, per_word
+
+
+def _byte_planes(
+    points: npt.NDArray[np.uint32],
+) -> list[tuple[npt.NDArray[np.uint64], np.uint64]]:
+    """Return the bytes of code points, lowest first, each with what to multiply by after it.
+
+    A byte of zero only multiplies, so the upper bytes of small code points become one product.
+    """
+    n_bytes = max((int(points.max(initial=0)).bit_length() + 7) // 8, 1)
+    factors = [_FNV64_FACTORS[1]] * (n_bytes - 1) + [_FNV64_FACTORS[5 - n_bytes]]
+    planes = [(points >> np.uint32(8 * i) & _BYTE).astype(np.uint64) for i in range(n_bytes)]
+    return list(zip(planes, factors, strict=True))
+
+
+def _bucket_hashes_of_one(
+    points: npt.NDArray[np.uint32], min_n: int, max_n: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Hash the n-grams of one word: what depends on its length alone is computed once."""
+    basis, steps, order, per_word = _plan(points.size, min_n, max_n)
+    planes = _byte_planes(points)
+    hashes = basis.copy()
+    for count, at in steps:
+        going = hashes[:count]
+        for plane, factor in planes:
+            going ^= plane[at]
+            going *= factor
+    return hashes[order], per_word.copy()
+
+
+@lru_cache(256)
+def _plan(length: int, min_n: int, max_n: int) -> _Plan:
+    """Return how to hash the n-grams of a word of one length, the longest n-grams first.
+
+    These are what each starts from; for each step how many n-grams still go on and where their
+    next code points are; the order to put the results into; and their number.
+    """
+    text = Text(np.zeros(length, np.uint32), np.array([length]))
+    starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
+    longest_first = np.argsort(-sizes, kind="stable")
+    starts, sizes = starts[longest_first], sizes[longest_first]
+    basis = np.array([_fnv64_of_length(n) for n in sizes.tolist()], np.uint64)
+    counts = [int(np.count_nonzero(sizes > j)) for j in range(int(sizes.max(initial=0)))]
+    steps = [(count, starts[:count] + j) for j, count in enumerate(counts)]
+    return basis, steps, np.argsort(longest_first), per_word
 
 
 def _at(

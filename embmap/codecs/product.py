@@ -139,8 +139,8 @@ class ProductMatrix(Matrix):
         self._projection = projection
         self._norms = norms
         self._where = where
-        self._code_row = codes.row_getter()
-        self._norm_row = None if norms is None else norms.row_getter()
+        self._code_rows = codes.rows()
+        self._norm_rows = None if norms is None else norms.rows()
         self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
 
     @property
@@ -175,8 +175,10 @@ class ProductMatrix(Matrix):
         return self._tables
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
-        norm = None if self._norm_row is None else self._norm_row(i)
-        row: npt.NDArray[np.float32] = self._decode(self._code_row(i)[np.newaxis], norm, None, i)[0]
+        norm = None if self._norm_rows is None else self._norm_rows[i]
+        row: npt.NDArray[np.float32] = self._decode(self._code_rows[i][np.newaxis], norm, None, i)[
+            0
+        ]
         return row
 
     def _span(self, start: int, stop: int) -> npt.NDArray[np.float32]:

@@ -79,7 +79,9 @@ def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     numpy.ndarray
         Shape (n,), of the same dtype: the lengths the rows had.
     """
-    lengths: npt.NDArray[Any] = np.sqrt(np.vecdot(vectors, vectors))
+    # Squares of large or small float32 numbers only fit into float64.
+    squares = np.vecdot(vectors, vectors, dtype=np.float64)
+    lengths: npt.NDArray[Any] = np.sqrt(squares).astype(vectors.dtype)
     # Divided by the smallest number, a row of zeros stays what it is.
     vectors /= np.maximum(lengths, _TINY)[:, np.newaxis]
     return lengths

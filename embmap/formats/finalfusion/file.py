@@ -261,7 +261,7 @@ class FinalfusionFile(EmbeddingFile):
         self._check_open()
         row = self._words.find_row(word)
         if row >= 0:
-            return self._row(row), 1.0 if self._norms is None else float(self._norms.row(row)[0])
+            return self._rows[row], 1.0 if self._norms is None else float(self._norms.row(row)[0])
         sums, known = self._sums([word])
         if not known[0]:
             raise UnknownWordError(word, path=self.path)
@@ -289,7 +289,7 @@ class FinalfusionFile(EmbeddingFile):
         self._check_open()
         row = self._words.find_row(word)
         if row >= 0:
-            vector = self._row(row)
+            vector = self._rows[row]
             return vector if self._norms is None else vector * self._norms.row(row)
         sums, known = self._sums([word])
         if not known[0]:

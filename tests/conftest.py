@@ -1,0 +1,48 @@
+"""What tests share: the conformance folder and the two back ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_NEARBY = Path(__file__).resolve().parent.parent.parent / "shared" / "conformance"
+CONFORMANCE = Path(os.environ.get("EMBMAP_CONFORMANCE") or _NEARBY)
+ABSENT = f"there is no conformance folder {CONFORMANCE} (EMBMAP_CONFORMANCE names another)"
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "conformance_files(*patterns, where=None): run the test with each file of the conformance "
+        "folder that matches (and for which where(path) holds), as `conformance_file`",
+    )
+
+
+def pytest_generate_tests(metafunc):
+    marker = metafunc.definition.get_closest_marker("conformance_files")
+    if marker is None or "conformance_file" not in metafunc.fixturenames:
+        return
+    where = marker.kwargs.get("where") or (lambda path: True)
+    files = sorted(path for pattern in marker.args for path in CONFORMANCE.glob(pattern))
+    files = list(filter(where, files))
+    if files:
+        metafunc.parametrize("conformance_file", files, ids=lambda path: path.name)
+    else:
+        absent = pytest.param(None, id="absent", marks=pytest.mark.skip(reason=ABSENT))
+        metafunc.parametrize("conformance_file", [absent])
+
+
+@pytest.fixture(scope="session")
+def conformance():
+    """The conformance folder."""
+    if not CONFORMANCE.is_dir():
+        pytest.skip(ABSENT)
+    return CONFORMANCE
+
+
+@pytest.fixture(params=["mmap", "read"])
+def backend(request):
+    """Name of a back end; the test runs with each."""
+    return request.param
