@@ -225,17 +225,22 @@ class WordIndex:
         numpy.ndarray
             Shape (n,), int64: rows, or -1.
         """
+        n = len(words)
         try:
-            encoded = list(map(str.encode, words))
+            # Encoded together and split at once, unless a word holds the separator itself.
+            joined = "\0".join(words).encode()
+            encoded = joined.split(b"\0")
+            if len(encoded) != n:
+                encoded = list(map(str.encode, words))
+                joined = b"\0".join(encoded)
         except UnicodeEncodeError:
-            return np.fromiter(map(self.find, words), np.int64, len(words))
-        n = len(encoded)
+            return np.fromiter(map(self.find, words), np.int64, n)
         rows = np.full(n, -1, np.int64)
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
-        slots = (hashes & np.uint64(self._mask)).astype(np.int64)
+        slots = (hashes & np.uint64(self._mask)).view(np.int64)
         lengths = np.fromiter(map(len, encoded), np.int64, n)
-        letters = np.frombuffer(b"".join(encoded), np.uint8)
-        places = lengths.cumsum() - lengths
+        letters = np.frombuffer(joined, np.uint8)
+        places = (lengths + 1).cumsum() - (lengths + 1)
         asked = np.arange(n)
         while asked.size:
             found = self.slots[slots].astype(np.int64)
