@@ -31,7 +31,7 @@ format: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff format .
 
 bench: .venv/test.installed
-	"$(VENV_PYTHON)" -m benchmarks
+	"$(VENV_PYTHON)" -m benchmarks --write
 
 bench-quick: .venv/test.installed
 	"$(VENV_PYTHON)" -m benchmarks --quick

@@ -1,0 +1,118 @@
+"""``python -m benchmarks``: measure, print the table, and with ``--write`` put it into the docs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import table
+
+_ROOT = Path(__file__).parents[1]
+_RESULTS = _ROOT / "benchmarks" / "results"
+_PAGE = _ROOT / "docs" / "benchmarks.md"
+_BEGIN, _END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+_FULL, _QUICK = 1_000_000, 100_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help=f"files of {_QUICK:,} words, one pass")
+    size.add_argument("--words", type=int, default=_FULL, metavar="N", help="files of N words")
+    parser.add_argument("--passes", type=int, metavar="N", help="how often; 3 times by default")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {_PAGE.name}")
+    parser.add_argument("--last", action="store_true", help="measure nothing, show the last run")
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only some, as for pytest")
+    options = parser.parse_args()
+    if options.k and options.write:
+        parser.error("-k measures a part of the table, which is no table to write")
+    n_words = _QUICK if options.quick else options.words
+    n_passes = options.passes or (1 if options.quick else 3)
+    status = 0 if options.last else measure(n_words, n_passes, options.k)
+    paths = sorted(_RESULTS.glob(f"{n_words}-*.json"))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if not results:
+        print(f"no results for {n_words} words in {_RESULTS}", file=sys.stderr)
+        return status or 1
+    command = "python -m benchmarks"
+    if n_words != _FULL:
+        command += " --quick" if n_words == _QUICK else f" --words {n_words}"
+    where = table.machine(results, n_words, command)
+    lines = table.cells(table.figures(results), n_words)
+    show(where, lines)
+    if options.write and not status:
+        write(f"{where}\n\n{table.markdown(lines)}")
+    return status
+
+
+def measure(n_words: int, n_passes: int, expression: str) -> int:
+    """Run the benchmarks some times over and return pytest's worst exit status.
+
+    The load of a machine drifts, and what is compared is not measured in the same second: of
+    several passes the median counts.
+    """
+    _RESULTS.mkdir(exist_ok=True)
+    for path in _RESULTS.glob(f"{n_words}-*.json"):
+        path.unlink()
+    command = [sys.executable, "-m", "pytest", "benchmarks", "-k", expression]
+    command += ["--bench-words", str(n_words), "--benchmark-columns=median,rounds"]
+    environment = dict(os.environ)
+    if "EMBMAP_BENCH_FOLDER" in environment:  # from here, and not from where pytest runs
+        environment["EMBMAP_BENCH_FOLDER"] = os.path.abspath(environment["EMBMAP_BENCH_FOLDER"])
+    status = 0
+    for number in range(n_passes):
+        path = _RESULTS / f"{n_words}-{number}.json"
+        measuring = [*command, "--benchmark-json", str(path)]
+        done = subprocess.run(measuring, cwd=_ROOT, env=environment, check=False)
+        status = max(status, done.returncode)
+        if not path.stat().st_size:  # pytest stopped before it had any
+            path.unlink()
+    return status
+
+
+def show(where: str, lines: list[tuple[str, ...]]) -> None:
+    """Print the table: drawn on a terminal with rich, else as markdown."""
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+    except ImportError:
+        drawn = False
+    else:
+        console = Console()
+        drawn = console.is_terminal
+    if not drawn:
+        print(f"\n{where}\n\n{table.markdown(lines)}")
+        return
+    shown = Table(*table.HEADINGS, box=box.SIMPLE)
+    for line in lines:
+        style = "bold red" if line[-1] == table.MISSED else None
+        shown.add_row(*(escape(cell.replace("**", "")) for cell in line), style=style)
+    console.print(shown)
+    console.print(where, markup=False, highlight=False)
+
+
+def write(text: str) -> None:
+    """Replace what stands between the marks on the page of the docs, or add it at the end."""
+    section = f"{_BEGIN}\n{text}\n{_END}\n"
+    page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else "# Benchmarks\n"
+    before, begin, rest = page.partition(_BEGIN)
+    if begin:
+        _, end, after = rest.partition(_END + "\n")
+        if not end:
+            raise SystemExit(f"{_PAGE} has {_BEGIN} but no {_END}")
+        page = before + section + after
+    else:
+        page = f"{page.rstrip()}\n\n{section}"
+    _PAGE.parent.mkdir(exist_ok=True)
+    _PAGE.write_text(page, encoding="utf-8")
+    print(f"wrote {_PAGE}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Fixtures: the files, the open libraries, and whether anything is measured at all."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+import embmap
+from benchmarks import files
+
+_TINY = 2000
+_LIBRARIES = ("numpy", "xxhash", "numba", "finalfusion", "gensim")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--bench-words",
+        type=int,
+        metavar="N",
+        help=f"measure with files of N words; without it the benchmarks run once, with {_TINY}",
+    )
+
+
+def pytest_benchmark_update_machine_info(machine_info):
+    machine_info["libraries"] = {
+        "Python": platform.python_version(),
+        "embmap": embmap.__version__,
+        **{name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@pytest.fixture(scope="session")
+def asked_words(request):
+    """The size to measure with; None when nothing is to be measured."""
+    return request.config.getoption("--bench-words", None)
+
+
+@pytest.fixture
+def benchmark(benchmark, asked_words):
+    """pytest-benchmark's, which only runs what it is given once unless a size was asked for."""
+    benchmark.disabled = benchmark.disabled or asked_words is None
+    return benchmark
+
+
+@pytest.fixture
+def record(benchmark):
+    """Note what a measurement is about, for the table: ``record(work, way, per)``."""
+
+    def note(work, way, per=1, **facts):
+        benchmark.extra_info.update(work=work, way=way, per=per, **facts)
+
+    return note
+
+
+@pytest.fixture
+def rounds(benchmark):
+    """``rounds(n)`` is n where something is measured, else 1."""
+    return lambda n: n if benchmark.enabled else 1
+
+
+@pytest.fixture(scope="session")
+def data(asked_words, tmp_path_factory):
+    """The files."""
+    if asked_words is None:
+        return files.Files(tmp_path_factory.mktemp("bench"), _TINY)
+    return files.Files(files.cache_folder(asked_words), asked_words)
+
+
+@pytest.fixture(scope="session")
+def warmed(asked_words):
+    """Return a path whose file the page cache holds."""
+    seen = set()
+
+    def warm(path):
+        if asked_words is not None and path not in seen:
+            seen.add(path)
+            files.warm(path)
+        return path
+
+    return warm
+
+
+@pytest.fixture(scope="session")
+def finalfusion():
+    return pytest.importorskip("finalfusion", reason="finalfusion is not installed here")
+
+
+@pytest.fixture(scope="session")
+def gensim_vectors(data, warmed):
+    """The dense file as gensim's KeyedVectors."""
+    models = pytest.importorskip("gensim.models", reason="gensim is not installed here")
+    warmed(data.gensim.with_name(data.gensim.name + ".vectors.npy"))
+    return models.KeyedVectors.load(str(data.gensim), mmap="r")
+
+
+@pytest.fixture(scope="session")
+def fusion_dense(data, warmed, finalfusion):
+    """The dense file as finalfusion's Embeddings."""
+    return finalfusion.load_finalfusion(warmed(data.dense), mmap=True)
+
+
+@pytest.fixture(scope="session")
+def fusion_quantized(data, warmed, finalfusion):
+    """The quantized file as finalfusion's Embeddings."""
+    return finalfusion.load_finalfusion(warmed(data.quantized), mmap=True)

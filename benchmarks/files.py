@@ -1,0 +1,289 @@
+"""The files that are measured: the same bytes on every machine, written a block at a time.
+
+Words are built from syllables, so that they have the lengths of words and none comes twice.
+Numbers come from a generator seeded by the number of their block, so that any row can be made
+again without reading the file it was written to.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import embmap
+from embmap.codecs.product import Quantized
+from embmap.subwords import BucketIndexer
+
+__all__ = [
+    "CODES",
+    "DIM",
+    "Files",
+    "cache_folder",
+    "codebooks",
+    "codes",
+    "rows",
+    "unknown",
+    "warm",
+    "word",
+    "words",
+]
+
+DIM = 300
+CODES, CENTROIDS = 150, 256
+_BLOCK_ROWS = 10_000
+_VERSION = 1  # of the bytes; a new one leaves files of the old one unused
+
+_SYLLABLES = [first + second for first in "bcdfghjklmnprstvwxyz" for second in "aeiou"]
+_ENDINGS = ["", "", "n", "s", "ed", "en", "er", "ly", "ing", "ité", "ness", "able", "ación"]
+_STEP = 61_803_399  # prime to the number of syllables: neighbours share no beginning
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one size, each written when it is first asked for.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where they are kept.
+    n_words : int
+        Words in the large ones; those with subwords have a tenth.
+    """
+
+    folder: Path
+    n_words: int
+
+    @cached_property
+    def dense(self) -> Path:
+        """A finalfusion file: words, float32 rows."""
+        path = self._path("dense", ".fifu")
+        if not path.exists():
+            embmap.finalfusion.write(path, words(self.n_words), _dense_blocks(self.n_words))
+        return path
+
+    @cached_property
+    def indexed(self) -> Path:
+        """:attr:`dense` with its index beside it."""
+        try:
+            embmap.open(self.dense, index="require").close()
+        except embmap.StaleIndexError:
+            with embmap.open(self.dense, index="memory") as file:
+                file.build_index()
+        return self.dense
+
+    @cached_property
+    def quantized(self) -> Path:
+        """A finalfusion file: words, product-quantized rows."""
+        path = self._path("quantized", ".fifu")
+        if not path.exists():
+            embmap.finalfusion.write(path, words(self.n_words), None, quantized=pq(self.n_words))
+        return path
+
+    @property
+    def n_bucket_words(self) -> int:
+        """Words in the files with subwords."""
+        return self.n_words // 10
+
+    @property
+    def bucket_indexer(self) -> BucketIndexer:
+        """About two buckets for each of `n_words`: finalfusion's own 2**21 for a million."""
+        return BucketIndexer(3, 6, (2 * self.n_words).bit_length())
+
+    @cached_property
+    def bucket(self) -> Path:
+        """A finalfusion file with subwords in buckets, float32 rows."""
+        return self._with_subwords(quantized=False)
+
+    @cached_property
+    def bucket_quantized(self) -> Path:
+        """:attr:`bucket` with product-quantized rows."""
+        return self._with_subwords(quantized=True)
+
+    def _with_subwords(self, quantized: bool) -> Path:
+        path = self._path("bucket-quantized" if quantized else "bucket", ".fifu")
+        indexer = self.bucket_indexer
+        n_rows = self.n_bucket_words + indexer.n_buckets
+        if not path.exists():
+            embmap.finalfusion.write(
+                path,
+                words(self.n_bucket_words),
+                None if quantized else _dense_blocks(n_rows),
+                subwords=indexer,
+                quantized=pq(n_rows) if quantized else None,
+            )
+        return path
+
+    @cached_property
+    def gensim(self) -> Path:
+        """:attr:`dense` as gensim saves it: a pickle, the rows in a .npy beside it."""
+        from gensim.models import KeyedVectors
+
+        folder = self._path("gensim", "")
+        if not folder.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=self.folder))
+            vectors = KeyedVectors(DIM)
+            vectors.index_to_key = list(words(self.n_words))
+            vectors.key_to_index = {word: i for i, word in enumerate(vectors.index_to_key)}
+            with embmap.open(self.dense) as file:
+                vectors.vectors = np.asarray(file.vectors)
+                vectors.save(str(unfinished / "vectors.kv"), separately=["vectors"])
+            unfinished.rename(folder)
+        return folder / "vectors.kv"
+
+    def known(self, n: int, seed: int = 1) -> tuple[list[str], np.ndarray]:
+        """Return distinct random words of the large files, and their rows.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        seed : int
+            Which ones.
+
+        Returns
+        -------
+        words : list of str
+            Fresh strings, which no library's dict holds.
+        rows : numpy.ndarray
+            Shape (n,), int64.
+        """
+        rows = np.random.default_rng(seed).permutation(self.n_words)[:n]
+        return [word(row) for row in rows.tolist()], rows
+
+    def _path(self, name: str, suffix: str) -> Path:
+        return self.folder / f"{name}-{self.n_words}-v{_VERSION}{suffix}"
+
+
+def cache_folder(n_words: int) -> Path:
+    """Return where files are kept between runs.
+
+    Parameters
+    ----------
+    n_words : int
+        Their size.
+
+    Returns
+    -------
+    pathlib.Path
+        EMBMAP_BENCH_FOLDER, or a folder of temporary files that only this user can write to.
+    """
+    chosen = os.environ.get("EMBMAP_BENCH_FOLDER")
+    if chosen:
+        folder = Path(chosen)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder = Path(tempfile.gettempdir()) / f"embmap-bench-{n_words}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid") and folder.lstat().st_uid != os.getuid():  # gensim unpickles from it
+        raise PermissionError(f"{folder} belongs to another user; set EMBMAP_BENCH_FOLDER")
+    return folder
+
+
+def words(n: int) -> Iterator[str]:
+    """Return the words of a file in order.
+
+    Parameters
+    ----------
+    n : int
+        How many, up to 100 million.
+
+    Returns
+    -------
+    iterator of str
+        Six to eleven letters, about eight on average; one of seven words is not ASCII.
+    """
+    return map(word, range(n))
+
+
+def word(i: int) -> str:
+    """Return word number `i`; no two are equal."""
+    n_syllables = 3 if i < 1_000_000 else 4
+    stem = i * _STEP % 100**n_syllables
+    ending = _ENDINGS[(i * 2_654_435_761 >> 7) % len(_ENDINGS)]
+    return "".join(_SYLLABLES[stem // 100**k % 100] for k in range(n_syllables)) + ending
+
+
+def unknown(n: int, seed: int = 2) -> list[str]:
+    """Return distinct words that no file holds.
+
+    Parameters
+    ----------
+    n : int
+        How many.
+    seed : int
+        Which ones.
+
+    Returns
+    -------
+    list of str
+        Twelve letters each: with brackets, 42 n-grams of three to six.
+    """
+    found: dict[str, None] = {}
+    rng = np.random.default_rng(seed)
+    while len(found) < n:
+        syllables = [_SYLLABLES[i] for i in rng.integers(100, size=5).tolist()]
+        found["".join(syllables) + "qu"] = None  # no syllable holds a q
+    return list(found)
+
+
+def _dense_blocks(n_rows: int) -> Iterator[np.ndarray]:
+    for start in range(0, n_rows, _BLOCK_ROWS):
+        yield _dense_block(start // _BLOCK_ROWS)[: n_rows - start]
+
+
+def _dense_block(number: int) -> np.ndarray:
+    rng = np.random.default_rng((3, number))
+    return rng.standard_normal((_BLOCK_ROWS, DIM), dtype=np.float32)
+
+
+def rows(numbers: np.ndarray) -> np.ndarray:
+    """Return rows of the dense files as they were made.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray
+        Shape (n,), int64.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, DIM), float32.
+    """
+    found = np.empty((numbers.size, DIM), np.float32)
+    blocks = numbers // _BLOCK_ROWS
+    for number in np.unique(blocks).tolist():
+        chosen = blocks == number
+        found[chosen] = _dense_block(number)[numbers[chosen] % _BLOCK_ROWS]
+    return found
+
+
+def codebooks() -> np.ndarray:
+    """Return the codebooks of the quantized files: shape (CODES, CENTROIDS, 2), float32."""
+    shape = CODES, CENTROIDS, DIM // CODES
+    return np.random.default_rng(4).standard_normal(shape, dtype=np.float32)
+
+
+def pq(n_rows: int) -> Quantized:
+    """Return the quantized storage of that many rows."""
+    return Quantized(codes(n_rows), codebooks())
+
+
+def codes(n_rows: int) -> Iterator[np.ndarray]:
+    """Return the codes of the quantized files, in blocks of shape (rows, CODES), uint8."""
+    for start in range(0, n_rows, _BLOCK_ROWS):
+        rng = np.random.default_rng((5, start // _BLOCK_ROWS))
+        shape = min(_BLOCK_ROWS, n_rows - start), CODES
+        yield rng.integers(CENTROIDS, size=shape, dtype=np.uint8)
+
+
+def warm(path: Path) -> None:
+    """Read a file through, so that the page cache holds it."""
+    with path.open("rb") as source, open(os.devnull, "wb") as sink:
+        shutil.copyfileobj(source, sink, 1 << 22)

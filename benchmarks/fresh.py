@@ -1,0 +1,119 @@
+"""One measurement in a process of its own, where nothing has been opened or compiled before.
+
+Run by :func:`benchmarks.replay.in_fresh_process`: takes a task as JSON from standard input and
+prints the outcome as JSON. The libraries are imported before the clock starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+
+Lookup = Callable[[str], np.ndarray]
+
+
+def main() -> None:
+    task = json.load(sys.stdin)
+    json.dump(
+        {"open": measure_open, "compose": measure_compose}[task.pop("what")](**task), sys.stdout
+    )
+
+
+def opener(library: str) -> Callable[..., Any]:
+    """Import a library and return what opens a file with it."""
+    if library == "embmap":
+        import embmap
+
+        return embmap.open
+    if library == "finalfusion":
+        import finalfusion
+
+        return lambda path: finalfusion.load_finalfusion(path, mmap=True)
+    from gensim.models import KeyedVectors
+
+    return lambda path: KeyedVectors.load(path, mmap="r")
+
+
+def measure_open(
+    library: str, path: str, options: dict[str, Any], word: str | None = None
+) -> dict[str, Any]:
+    """Open a file and look one word up, if one is given."""
+    open_file = opener(library)
+    private_nbytes(), peak_nbytes(reset=True)
+    gc.collect()
+    private, peak = private_nbytes(), peak_nbytes(reset=True)
+    start = time.perf_counter()
+    file = open_file(path, **options)
+    vector = None if word is None else file[word]
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "private_nbytes": private_nbytes() - private,
+        "peak_nbytes": None if peak is None else peak_nbytes() - peak,
+        "vector": None if vector is None else vector.tolist(),
+        "n_words": len(file if library != "finalfusion" else file.vocab),
+    }
+
+
+def measure_compose(
+    library: str, path: str, words: list[str], rounds: int, batch: bool, out: str
+) -> dict[str, Any]:
+    """Compose the vectors of unknown words, and save those of the last round."""
+    file = opener(library)(path)
+    look_up = file.__getitem__ if library == "embmap" else file.embedding
+    if batch:
+        compose = file.batch if library == "embmap" else partial(_stacked, look_up)
+    else:
+        compose = partial(_in_turn, look_up)
+    for _ in range(3 if rounds > 1 else 1):
+        compose(words)
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        composed = compose(words)
+        seconds.append(time.perf_counter() - start)
+    np.save(out, _stacked(look_up, words) if composed is None else composed)
+    return {"seconds": seconds}
+
+
+def _in_turn(look_up: Lookup, words: list[str]) -> None:
+    for word in words:
+        look_up(word)
+
+
+def _stacked(look_up: Lookup, words: list[str]) -> np.ndarray:
+    return np.stack([look_up(word) for word in words])
+
+
+def private_nbytes() -> int:
+    """Memory that only this process has, file pages that it alone maps included."""
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def peak_nbytes(reset: bool = False) -> int | None:
+    """Return the highest resident size so far, or None where the system cannot say.
+
+    After a reset it is the size now. ru_maxrss would not do: it survives exec, so that a child of a
+    large process never appears small.
+    """
+    try:
+        if reset:
+            with open("/proc/self/clear_refs", "w") as control:
+                control.write("5")
+        with open("/proc/self/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return None
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main()
