@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -22,6 +23,9 @@ def main() -> int:
             raise
         sys.stderr.write("embmap: the command line needs typer and rich: pip install embmap[cli]\n")
         return 2
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     return run(sys.argv[1:])
 
 

@@ -41,9 +41,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(target))
     # A link is followed, so that the file it names is replaced and not the link.
     target = target.resolve()
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file; name another to write", str(target))
     temporary = target.parent / f".embmap-{secrets.token_hex(8)}.tmp"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
+    try:
+        descriptor = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
+    except OSError as error:  # about the file that was asked for, not about ours beside it
+        raise type(error)(error.errno, error.strerror, str(target)) from None
     try:
         with open(descriptor, "w+b") as handle:
             yield handle

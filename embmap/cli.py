@@ -6,7 +6,9 @@ check found a problem; 2 for a bad file or bad usage. An error is one line on st
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import sys
 import warnings
@@ -20,9 +22,10 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress, TaskID
-from rich.table import Table
+from rich.table import Column, Table
 
 import embmap
+from embmap.atomic_write import replacing
 
 __all__ = ["run"]
 
@@ -84,7 +87,7 @@ def info(
     if as_json:
         _print_json(facts)
         return
-    table = Table("field", "value", show_header=False, box=None)
+    table = Table("field", Column("value", overflow="fold"), show_header=False, box=None)
     for name, value in _flat(facts):
         table.add_row(name, value)
     _console().print(table)
@@ -103,7 +106,8 @@ def ls(
     if as_json:
         _print_json(parts)
         return
-    table = Table(*(parts[0] if parts else ()), box=None)
+    columns = [Column(name, overflow="fold") for name in (parts[0] if parts else ())]
+    table = Table(*columns, box=None)
     for part in parts:
         table.add_row(*(_text(value) for value in part.values()))
     _console().print(table)
@@ -125,7 +129,10 @@ def get(
     if not words and not row:
         raise typer.BadParameter("give a WORD or --row")
     if words == ["-"]:
-        words = sys.stdin.read().splitlines()
+        words = sys.stdin.read().removesuffix("\n").split("\n") if sys.stdin else []
+        words = [] if words == [""] else [word.removesuffix("\r") for word in words]
+    if output is not None and output.exists() and output.samefile(file):
+        raise typer.BadParameter("--output is the embedding file itself")
     with embmap.open(file, layout=layout, backend=backend.value) as opened:
         found: list[tuple[str | int, Any]] = [(word, opened.get(word)) for word in words or ()]
         for number in row or ():
@@ -137,8 +144,8 @@ def get(
         known = [(key, vector) for key, vector in found if vector is not None]
         if format is VectorFormat.NPY and unknown:
             known = []  # an array with rows left out would be taken for a whole one
-        if known:
-            _write_vectors(known, format, output)
+        if known or not unknown:
+            _write_vectors(known, format, output, (opened.dim, opened.dtype))
     for key in unknown:
         what = f"no vector for {key!r}" if isinstance(key, str) else f"no row {key}"
         _complain(f"{file}: {what}")
@@ -147,12 +154,17 @@ def get(
 
 
 def _write_vectors(
-    found: Sequence[tuple[str | int, Any]], format: VectorFormat, output: Path | None
+    found: Sequence[tuple[str | int, Any]],
+    format: VectorFormat,
+    output: Path | None,
+    kind: tuple[int, Any],
 ) -> None:
     if format is VectorFormat.NPY:
-        vectors = np.stack([vector for _, vector in found])
+        vectors = np.empty((0, kind[0]), kind[1])
+        if found:
+            vectors = np.stack([vector for _, vector in found])
         if output is not None:
-            with output.open("wb") as binary:
+            with replacing(output) as binary:
                 np.save(binary, vectors)
         elif sys.stdout.isatty():
             raise typer.BadParameter("npy is binary; redirect it or give --output")
@@ -162,11 +174,10 @@ def _write_vectors(
     with _text_output(output) as out:
         if format is VectorFormat.JSON:
             values = [
-                {"word" if isinstance(key, str) else "row": key, "vector": vector.tolist()}
+                {"word" if isinstance(key, str) else "row": key, "vector": _numbers(vector)}
                 for key, vector in found
             ]
-            json.dump(values, out, ensure_ascii=False)
-            out.write("\n")
+            out.write(_json(values) + "\n")
             return
         for key, vector in found:
             # numpy prints the shortest digits that give the same number back in the file's type.
@@ -178,8 +189,11 @@ def _text_output(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
     else:
-        with output.open("w", encoding="utf-8", newline="\n") as out:
+        with replacing(output) as binary:
+            out = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
             yield out
+            out.flush()
+            out.detach()
 
 
 @app.command()
@@ -253,6 +267,9 @@ def run(arguments: Sequence[str]) -> int:
         0; 1 when a word is unknown or a check failed; 2 for a bad file or usage.
     """
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     try:
         status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
@@ -293,7 +310,11 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    """Return where tables go: as wide as the terminal, and without end where there is none."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 100_000
+    return console
 
 
 @contextmanager
@@ -315,7 +336,18 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(_json(value, indent=2))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """Return JSON, with escapes where stdout cannot print every character."""
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", allow_nan=False)
+
+
+def _numbers(vector: Any) -> list[float | None]:
+    """Return a vector's numbers; JSON has none for those that are not finite."""
+    return [x if math.isfinite(x) else None for x in vector.tolist()]
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -42,8 +42,6 @@ class EmbeddingFile(ABC):
         The open file.
     layout : str
         Which dialect of the format it is.
-    source : IndexSource
-        Where indexes over its words come from.
     vocabulary : Vocabulary or None
         Its words.
     matrix : Matrix or None
@@ -56,14 +54,12 @@ class EmbeddingFile(ABC):
         self,
         file: MappedFile,
         layout: str,
-        source: IndexSource,
         vocabulary: Vocabulary | None,
         matrix: Matrix | None,
     ) -> None:
         self._file = file
         self._path = cast(Path, file.path)
         self._layout = layout
-        self._source = source
         self._vocabulary = vocabulary
         self._matrix = matrix
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
@@ -180,8 +176,14 @@ class EmbeddingFile(ABC):
         self._check_open()
         if isinstance(key, str):  # numpy.str_ and the like
             return self[str(key)]
-        if isinstance(key, np.ndarray) and key.dtype.kind in "UT":
-            return self.batch(key.tolist())
+        if hasattr(key, "__array__") and np.ndim(key):  # pandas has its own
+            key = np.asarray(key)
+            if key.dtype.kind in "UTO" and key.ndim == 1:
+                return self.batch(key.tolist())
+        elif isinstance(key, np.ndarray) and key.dtype.kind in "UTO":
+            return self[key.item()]
+        if key is None or isinstance(key, bytes | set | dict | frozenset):
+            raise TypeError(f"look up a word, a row, or lists of them, not {type(key).__name__}")
         if isinstance(key, list | tuple) and any(isinstance(item, str) for item in key):
             return self.batch(key)
         if self._matrix is None:
@@ -219,6 +221,8 @@ class EmbeddingFile(ABC):
         numpy.ndarray or object
             Shape (dim,), or `default`.
         """
+        if not isinstance(word, str):
+            raise TypeError(f"a word is a str, not {type(word).__name__}")
         try:
             return self[word]
         except UnknownWordError:
@@ -278,7 +282,9 @@ class EmbeddingFile(ABC):
         self._check_open()
         if missing not in ("raise", "zero", "nan"):
             raise ValueError(f"missing must be 'raise', 'zero' or 'nan', not {missing!r}")
-        words = words if isinstance(words, Sequence) and not isinstance(words, str) else list(words)
+        if isinstance(words, str):
+            raise TypeError("batch takes a list of words; f[word] takes one")
+        words = words if isinstance(words, Sequence) else list(words)
         rows = self._words.find(words)
         if self._matrix is None:
             self._no_vectors()
@@ -291,7 +297,7 @@ class EmbeddingFile(ABC):
             first = words[int(unknown[0])]
             raise UnknownWordError(first, path=self.path, n_unknown=unknown.size)
         dtype = self.dtype
-        if out is None and known.any():  # composed vectors are fractions whatever the rows are
+        if known.any():  # composed vectors are fractions whatever the rows are
             dtype = np.result_type(self.dtype, composed.dtype)
         if missing == "nan" and dtype.kind != "f":
             raise ValueError(f"{dtype} has no nan; use missing='zero'")
@@ -325,9 +331,15 @@ class EmbeddingFile(ABC):
             "dtype": None if self._matrix is None else str(self.dtype),
             "n_words": None if words is None else len(words),
             "index": None if words is None else words.index_state(),
-            "index_file": self._source.existing_path(),
-            "metadata": _jsonable(self.metadata),
+            "index_file": None if words is None else words.source.existing_path(),
+            "metadata": self._described_metadata(),
         }
+
+    def _described_metadata(self) -> Any:
+        try:
+            return _jsonable(self.metadata)
+        except FormatError as error:  # the rest of the file can be told about all the same
+            return {"error": str(error)}
 
     def verify(self, progress: Progress | None = None) -> Report:
         """Check everything that opening leaves unread.
@@ -352,9 +364,10 @@ class EmbeddingFile(ABC):
                 verify_words(self._vocabulary, report, progress)
             report.error(str(error), getattr(error, "offset", None))
         try:
-            self._source.check_all()
+            self._words.source.check_all()
         except StaleIndexError as error:
-            report.error(str(error))
+            tell = report.error if self._words.source.required else report.warning
+            tell(str(error))
         self._verify_data(report, progress)
         return report
 
@@ -388,7 +401,7 @@ class EmbeddingFile(ABC):
         FormatError
             When the vocabulary is damaged.
         ValueError
-            When the file has no words.
+            When the file has no words, or `path` is the data file.
         OSError
             When the index cannot be written.
         """
@@ -402,8 +415,15 @@ class EmbeddingFile(ABC):
             if progress is not None:
                 step = named(progress, f"hashing {words.records.noun}s")
             tables.append(words.build(step))
-        target = default_index_path(self._file) if path is None else path
-        written = write_index(cast(Path, target), self._file, tables)
+        file = vocabularies[0].file
+        if file.path is None:
+            raise ValueError("words given in memory have no file that an index could be about")
+        target = default_index_path(file) if path is None else Path(os.fsdecode(path))
+        target = cast(Path, target)
+        for taken in (file.path, self.path):
+            if target.exists() and target.samefile(taken):
+                raise ValueError(f"{taken} holds the data; name another file for the index")
+        written = write_index(target, file, tables)
         for words, table in zip(vocabularies, tables, strict=True):
             words.adopt(table)
         return written
@@ -426,7 +446,7 @@ class EmbeddingFile(ABC):
         """Let go of the file. Arrays already handed out stay valid; further calls raise."""
         self.closed = True
         gone: Any = _Closed(self._path)
-        self._file = self._source = self._words = self._vocabulary = self._matrix = gone
+        self._file = self._words = self._vocabulary = self._matrix = gone
         self._rows = gone
 
     def __enter__(self) -> Self:

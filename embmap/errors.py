@@ -142,7 +142,8 @@ class UnknownWordError(EmbmapError, KeyError):
         """Return the message; KeyError would show the bare key."""
         where = "" if self.path is None else f" in {self.path}"
         more = "" if self.n_unknown == 1 else f" and {self.n_unknown - 1} more"
-        return f"no vector for {self.word!r}{more}{where}"
+        word = self.word if len(self.word) <= 100 else f"{self.word[:100]}..."
+        return f"no vector for {word!r}{more}{where}"
 
 
 class ClosedError(EmbmapError, ValueError):

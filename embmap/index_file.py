@@ -24,7 +24,7 @@ import xxhash
 
 from embmap.atomic_write import replacing
 from embmap.errors import EmbmapError, StaleIndexError
-from embmap.mapping import MappedFile, open_mapped
+from embmap.mapping import Backend, MappedFile, open_mapped
 from embmap.records import Records
 from embmap.word_index import EMPTY, WordIndex
 
@@ -76,12 +76,13 @@ class IndexFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], data: MappedFile) -> None:
-        self.path = Path(path)
+        self.path = Path(os.fsdecode(path))
         self._data = data
         try:
-            self._file = open_mapped(path)
+            backend: Backend = "read" if data.backend == "read" else "mmap"
+            self._file = open_mapped(path, backend=backend)
         except (OSError, EmbmapError) as error:
-            raise StaleIndexError(f"{path}: cannot be opened: {error}") from error
+            raise StaleIndexError(f"{self.path}: cannot be opened: {error}") from error
         self._tables = self._parse()
         self._checked = bytearray(self._n_blocks)
         self._fresh: dict[int, bool] = {}
@@ -201,7 +202,8 @@ class IndexFile:
         """
         self.check(self._body, self._sums_offset - self._body)
         for table in self._tables:
-            if digest(self._data, table.offset, table.nbytes) != table.digest:
+            inside = table.offset + table.nbytes <= self._data.nbytes
+            if not inside or digest(self._data, table.offset, table.nbytes) != table.digest:
                 raise StaleIndexError(f"{self.path}: the words changed; build the index again")
 
 
@@ -373,7 +375,7 @@ def write_index(
         sums = [_block_sum(out, body + i * BLOCK, sums_offset) for i in range(n_blocks)]
         out.seek(sums_offset)
         out.write(b"".join(sums))
-    return Path(path)
+    return Path(os.fsdecode(path))
 
 
 def _block_sum(out: BinaryIO, start: int, end: int) -> bytes:

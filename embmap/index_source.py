@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 import warnings
 from pathlib import Path
 from typing import Literal, cast
@@ -11,6 +11,7 @@ from typing import Literal, cast
 from embmap.errors import StaleIndexError, StaleIndexWarning
 from embmap.index_file import SUFFIX, IndexFile
 from embmap.mapping import MappedFile
+from embmap.process_lock import ProcessLock
 from embmap.records import Records
 from embmap.word_index import WordIndex
 
@@ -38,7 +39,7 @@ class IndexSource:
 
     def __init__(self, file: MappedFile, choice: IndexChoice) -> None:
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._index_file: IndexFile | None = None
         self._automatic = choice == "auto"
         self._pending = self._automatic
@@ -46,7 +47,7 @@ class IndexSource:
         self.path = default_index_path(file) if choice in ("auto", "require") else None
         if self.required:
             if choice != "require":
-                self.path = Path(os.fsdecode(choice))
+                self.path = Path(os.fsdecode(choice)).absolute()
             if self.path is None:
                 raise StaleIndexError("words in memory have no index file")
             self._index_file = IndexFile(self.path, file)
@@ -59,7 +60,10 @@ class IndexSource:
         str or None
             Its path.
         """
-        return str(self.path) if self.path is not None and self.path.exists() else None
+        with contextlib.suppress(OSError):  # a name with .embx may be too long for a file
+            if self.path is not None and self.path.exists():
+                return str(self.path)
+        return None
 
     def table(self, number: int, records: Records) -> WordIndex | None:
         """Return a table of the index file.

@@ -63,6 +63,10 @@ class MappedFile(ABC):
     backend: str
     fetch: Fetch
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to be pickled: a copy would share a descriptor or need the whole file."""
+        raise TypeError("views of a file cannot be pickled; pickle the file that embmap.open gave")
+
     @property
     @abstractmethod
     def zero_copy(self) -> bool:
@@ -431,8 +435,9 @@ def open_mapped(
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     if access not in ACCESSES:
         raise ValueError(f"access must be one of {', '.join(ACCESSES)}, not {access!r}")
-    location = Path(os.fsdecode(path))
-    mode = location.stat().st_mode
+    mode = os.stat(path).st_mode  # noqa: PTH116 (an error shows the path as it was given)
+    # Relative paths mean what they mean now, wherever the process goes later.
+    location = Path(os.fsdecode(path)).absolute()
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
     if not stat.S_ISREG(mode):

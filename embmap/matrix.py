@@ -380,13 +380,15 @@ class ReadMatrix(DenseMatrix):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         order = np.argsort(rows, kind="stable")  # forwards through the file
         ordered = rows[order]
+        rows_per_block = max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
         for first, last in self._runs(ordered):
-            low, high = np.searchsorted(ordered, (first, last))
-            for begin in range(low, high, max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)):
-                end = min(begin + max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1), int(high))
+            begin, high = np.searchsorted(ordered, (first, last)).tolist()
+            while begin < high:
                 start = int(ordered[begin])
+                end = min(int(np.searchsorted(ordered, start + rows_per_block)), high)
                 block = self._span(start, int(ordered[end - 1]) + 1)
                 out[order[begin:end]] = block[ordered[begin:end] - start]
+                begin = end
 
 
 def dense_matrix(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from embmap.embedding_file import EmbeddingFile
@@ -73,10 +74,16 @@ def open(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
+    # Relative paths mean what they mean now, wherever the process goes later.
+    if index not in ("auto", "memory", "require"):
+        index = Path(os.fsdecode(index)).absolute()
+    if isinstance(vocab, str | os.PathLike):
+        vocab = Path(vocab).absolute()
     file = open_mapped(path, backend=backend, access=access)
     name = format or recognize(file)
     opened = FORMATS[name][1](file, layout, index, vocab)
-    opened._reopen = (_open_again, (os.fspath(path), format, layout, backend, access, index, vocab))
+    arguments = (file.path, format, layout, backend, access, index, vocab)
+    opened._reopen = (_open_again, arguments)
     return opened
 
 
@@ -114,13 +121,13 @@ def recognize(file: MappedFile) -> str:
 
 
 def _open_again(
-    path: str,
+    path: Path,
     format: str | None,
     layout: str | None,
     backend: Backend,
     access: Access,
     index: IndexChoice,
-    vocab: str | Sequence[str] | None,
+    vocab: str | os.PathLike[str] | Sequence[str] | None,
 ) -> EmbeddingFile:
     return open(
         path,

@@ -215,6 +215,19 @@ def _passes_limit(file: MappedFile, records: Records, start: int, record: int) -
     )
 
 
+def _check_crlf(
+    file: MappedFile, records: Records, after: npt.NDArray[np.int64], found: int
+) -> None:
+    """Refuse a text whose first line ends in CR LF and another in LF alone."""
+    before = file.gather(records.offset + np.maximum(after - 2, 0), np.ones_like(after))
+    wrong = np.flatnonzero(before != ord("\r"))
+    if wrong.size:
+        raise FormatError(
+            "this line ends in LF, those before in CR LF; use one of them throughout",
+            **records.where(file, records.offset + int(after[wrong[0]]) - 1, found + int(wrong[0])),
+        )
+
+
 def _scan_lines(file: MappedFile, records: Records, starts: npt.NDArray[Any]) -> int:
     """Fill `starts` with the starts of lines; return where the last one's newline ends."""
     found = position = 0
@@ -225,6 +238,8 @@ def _scan_lines(file: MappedFile, records: Records, starts: npt.NDArray[Any]) ->
         nbytes = min(_WINDOW, records.nbytes - position)
         window = file.array(records.offset + position, np.uint8, nbytes)
         after = np.flatnonzero(window == ord("\n")) + (position + 1)
+        if records.suffix == 2:
+            _check_crlf(file, records, after, found)
         n_newlines += after.size
         kept = after[: max(records.n - 1 - found, 0)]
         starts[found + 1 : found + 1 + kept.size] = kept

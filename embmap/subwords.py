@@ -21,7 +21,7 @@ from embmap.codecs.ngram_hashes import (
     murmur3_lanes,
     ngram_bounds,
 )
-from embmap.errors import FormatError
+from embmap.errors import FormatError, UnsupportedError
 from embmap.index_source import IndexSource
 from embmap.mapping import BytesFile
 from embmap.records import Records
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Buckets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-_MOST_NGRAMS = 1 << 24
+_MOST_LETTERS = 1 << 23  # of all n-grams of a word: half a million letters with the usual sizes
 _BATCH_NGRAMS = 1 << 19
 
 
@@ -90,8 +90,8 @@ class SubwordIndexer(ABC):
 
         Raises
         ------
-        ValueError
-            When there would be more than 16 million.
+        UnsupportedError
+            When they would be millions.
         """
         self._count(word)
         text = self.bow + word + self.eow
@@ -118,8 +118,8 @@ class SubwordIndexer(ABC):
 
         Raises
         ------
-        ValueError
-            When a word has more than 16 million n-grams.
+        UnsupportedError
+            When a word has millions of n-grams.
         """
         if len(words) == 1 and self._count(words[0]) <= _BATCH_NGRAMS:
             return self._buckets([self._bracketed(words[0])])
@@ -135,13 +135,18 @@ class SubwordIndexer(ABC):
     def _count(self, word: str) -> int:
         """Return how many n-grams a word has, refusing absurd numbers."""
         length = len(word) + len(self.bow) + len(self.eow)
-        most = min(self.max_n, length)
-        if most < self.min_n:
+        first, last = self.min_n, min(self.max_n, length)
+        if last < first:
             return 0
-        # Starts that have n-grams of n code points: length - n + 1, summed over n.
-        count = (most - self.min_n + 1) * (2 * length - self.min_n - most + 2) // 2
-        if count > _MOST_NGRAMS:
-            raise ValueError(f"a word of {len(word)} code points has {count} n-grams: too many")
+        # There are length - n + 1 n-grams of n code points; these are the sums over n of their
+        # number and of their code points.
+        count = (last - first + 1) * (2 * length - first - last + 2) // 2
+        squares = (last * (last + 1) * (2 * last + 1) - (first - 1) * first * (2 * first - 1)) // 6
+        letters = (length + 1) * (last * (last + 1) - (first - 1) * first) // 2 - squares
+        if letters > _MOST_LETTERS:
+            raise UnsupportedError(
+                f"the {count} n-grams of a word of {len(word)} code points are too many"
+            )
         return count
 
     def _bracketed(self, word: str) -> str:

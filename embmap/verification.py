@@ -11,7 +11,9 @@ from embmap.vocabulary import Vocabulary
 __all__ = ["verify_words"]
 
 _BLOCK = 1 << 15
+_MOST_LETTERS = 1 << 21
 _MOST_REPEATS = 20
+_NO_WORD = "\ud800"  # equals no word of a file
 
 
 def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
@@ -34,22 +36,22 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
         report.error(str(error), getattr(error, "offset", None))
         return
     block: list[str] = []
-    first = n_repeated = 0
-    for row, data in words.encoded():
+    first = n_repeated = n_letters = 0
+    for row, data in words.encoded(starts=index.starts):
         try:
             block.append(data.decode())
         except UnicodeDecodeError as error:
-            wrong = words.not_utf8(row, error)
+            wrong = words.not_utf8(row, error, index.starts)
             report.error(str(wrong), wrong.offset)
-            block.append("")
-        if len(block) == _BLOCK or row == n - 1:
+            block.append(_NO_WORD)
+        n_letters += len(data)
+        if len(block) == _BLOCK or n_letters > _MOST_LETTERS or row == n - 1:
             rows = index.find_many(block)
             repeated = np.flatnonzero((rows >= 0) & (rows != np.arange(first, row + 1)))
             for i in repeated[: max(_MOST_REPEATS - n_repeated, 0)].tolist():
-                if block[i] or (rows[i] >= 0 and words[int(rows[i])] == ""):
-                    report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
+                report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
             n_repeated += repeated.size
-            first, block = row + 1, []
+            first, block, n_letters = row + 1, [], 0
             if progress is not None:
                 progress(f"checking {noun}s", first, n)
     if n_repeated > _MOST_REPEATS:

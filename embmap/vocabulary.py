@@ -7,8 +7,9 @@ of them is twenty times cheaper than an index; after that the index is built in 
 
 from __future__ import annotations
 
+import codecs
 import os
-import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
@@ -18,8 +19,9 @@ import numpy.typing as npt
 
 from embmap.errors import FormatError, StaleIndexError
 from embmap.index_file import MappedWordIndex
-from embmap.index_source import IndexSource
+from embmap.index_source import IndexChoice, IndexSource
 from embmap.mapping import BytesFile, MappedFile, open_mapped
+from embmap.process_lock import ProcessLock
 from embmap.records import Records, scan
 from embmap.word_index import WordIndex
 
@@ -46,23 +48,26 @@ class Vocabulary(Sequence[str]):
 
     Attributes
     ----------
-    find_row : callable
-        ``find_row(word)`` returns the row of one word as an int, or -1.
+    records : Records
+        Where they are.
+    source : IndexSource
+        Where an index may come from.
+    file : MappedFile
+        The file that holds them.
     """
 
     def __init__(
         self, file: MappedFile, records: Records, source: IndexSource, number: int = 0
     ) -> None:
         self.records = records
-        self.find_row: Callable[[str], int] = self._find_first
-        self._file = file
-        self._source = source
+        self.file = file
+        self.source = source
         self._number = number
         self._starts: npt.NDArray[Any] | None = None
         self._index: WordIndex | None = None
         self._asked_source = False
         self._n_scans = 0
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         if source.required:  # say at once that it does not match
             self._mapped_index()
 
@@ -160,9 +165,12 @@ class Vocabulary(Sequence[str]):
         words = words if isinstance(words, Sequence) else list(words)
         if isinstance(words, str):
             raise TypeError("find takes a list of words; find_row takes one word")
-        self._file.check_whole()
+        self.file.check_whole()
         if len(words) <= 4:
-            return np.fromiter(map(self.find_row, words), np.int64, len(words))
+            for word in words:
+                if not isinstance(word, str):
+                    raise TypeError(f"a word is a str, not {type(word).__name__}")
+            return np.array([self.find_row(word) for word in words], np.int64)
         index = self._indexed()
         rows = index.find_many(words)
         if isinstance(index, MappedWordIndex):
@@ -195,7 +203,9 @@ class Vocabulary(Sequence[str]):
                 raise self.not_utf8(row, error) from None
             yield word
 
-    def not_utf8(self, row: int, error: UnicodeDecodeError) -> FormatError:
+    def not_utf8(
+        self, row: int, error: UnicodeDecodeError, starts: npt.NDArray[Any] | None = None
+    ) -> FormatError:
         """Return the error about a word that is not UTF-8.
 
         Parameters
@@ -204,6 +214,8 @@ class Vocabulary(Sequence[str]):
             Its row.
         error : UnicodeDecodeError
             What decoding it said.
+        starts : numpy.ndarray, optional
+            Where the records start, for a caller that does not trust the index.
 
         Returns
         -------
@@ -211,16 +223,25 @@ class Vocabulary(Sequence[str]):
             With the offset of the wrong byte.
         """
         records = self.records
-        offset = records.offset + int(self.starts[row]) + records.prefix + error.start
-        return FormatError(f"not UTF-8: {error.reason}", **records.where(self._file, offset, row))
+        starts = self.starts if starts is None else starts
+        offset = records.offset + int(starts[row]) + records.prefix + error.start
+        return FormatError(f"not UTF-8: {error.reason}", **records.where(self.file, offset, row))
 
-    def encoded(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    def encoded(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        starts: npt.NDArray[Any] | None = None,
+    ) -> Iterator[tuple[int, bytes]]:
         """Return the bytes of the words of a range of rows.
 
         Parameters
         ----------
         start, stop : int, optional
             The range.
+        starts : numpy.ndarray, optional
+            Where the records start, for a caller that does not trust the index.
 
         Yields
         ------
@@ -230,26 +251,30 @@ class Vocabulary(Sequence[str]):
             The bytes of its word.
         """
         records = self.records
-        stop = records.n if stop is None else stop
+        start, stop, _ = slice(start, stop).indices(records.n)
         for first in range(start, stop, _BLOCK):
-            bounds = self._bounds(first, min(first + _BLOCK, stop))
+            last = min(first + _BLOCK, stop)
+            if starts is None:
+                bounds = self._bounds(first, last)
+            else:
+                bounds = starts[first : last + 1].astype(np.int64)
             bounds += records.offset
             begins = (bounds[:-1] + records.prefix).tolist()
             ends = (bounds[1:] - records.suffix).tolist()
             if len(begins) > 1:
-                self._file.check_whole()
-            fetch, base = self._file.fetch, 0
-            if not self._file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
+                self.file.check_whole()
+            fetch, base = self.file.fetch, 0
+            if not self.file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
                 # One read for the block where a fetch would be a system call.
                 base = int(bounds[0])
-                fetch = self._file.read(base, int(bounds[-1]) - base)
+                fetch = self.file.read(base, int(bounds[-1]) - base)
             for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
                 yield first + i, fetch[begin - base : end - base]
 
     @property
     def path(self) -> Path | None:
         """The file the words are in; None for words in memory."""
-        return self._file.path
+        return self.file.path
 
     @property
     def starts(self) -> npt.NDArray[Any]:
@@ -260,7 +285,7 @@ class Vocabulary(Sequence[str]):
         if self._starts is None:
             with self._lock:
                 if self._starts is None and self._mapped_index() is None:
-                    self._starts = scan(self._file, self.records)
+                    self._starts = scan(self.file, self.records)
         return cast("npt.NDArray[Any]", self._starts)
 
     def suffixes(self, rows: npt.NDArray[np.int64]) -> list[int]:
@@ -276,7 +301,7 @@ class Vocabulary(Sequence[str]):
         list of int
             The bytes after each word as a little-endian number.
         """
-        fetch, nbytes = self._file.fetch, self.records.suffix
+        fetch, nbytes = self.file.fetch, self.records.suffix
         found = []
         for row in rows.tolist():
             end = int(self._bounds(row, row + 1)[1]) + self.records.offset
@@ -285,12 +310,12 @@ class Vocabulary(Sequence[str]):
 
     def _bounds(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return where the records of a range start, and where the last one ends."""
-        starts = self.starts
-        if isinstance(self._index, MappedWordIndex):
+        starts, index = self.starts, self._index
+        if isinstance(index, MappedWordIndex):
             try:
-                self._index.check_starts(first, last)
+                index.check_starts(first, last)
             except StaleIndexError as error:
-                self._drop_index(error)
+                self._drop_index(index, error)
                 starts = self.starts
         return starts[first : last + 1].astype(np.int64)
 
@@ -324,8 +349,8 @@ class Vocabulary(Sequence[str]):
         FormatError
             When the vocabulary is damaged.
         """
-        starts = scan(self._file, self.records)
-        return WordIndex.build(self._file, self.records, starts, progress)
+        starts = scan(self.file, self.records)
+        return WordIndex.build(self.file, self.records, starts, progress)
 
     def adopt(self, index: WordIndex) -> None:
         """Use an index for look-ups from now on.
@@ -338,15 +363,17 @@ class Vocabulary(Sequence[str]):
         self._index = index
         self._starts = index.starts
         if isinstance(index, MappedWordIndex):
-            index.confirm = self._confirm_miss
-        self.find_row = index.find
+            # Weak, or index and vocabulary would keep each other, and with them the file, alive.
+            index.confirm = _ConfirmMiss(weakref.ref(self), index)
+        # Instead of the method: a look-up that counts nanoseconds goes straight to the index.
+        self.find_row = index.find  # type: ignore[method-assign]
 
     def _indexed(self) -> WordIndex:
         """Return the index, building it in memory if need be."""
         with self._lock:
             index = self._index or self._mapped_index()
             if index is None:
-                index = WordIndex.build(self._file, self.records, self.starts)
+                index = WordIndex.build(self.file, self.records, self.starts)
                 self.adopt(index)
         return index
 
@@ -354,36 +381,67 @@ class Vocabulary(Sequence[str]):
         """Return the index from the index file, asking for it once."""
         if not self._asked_source:
             self._asked_source = True
-            index = self._source.table(self._number, self.records)
+            index = self.source.table(self._number, self.records)
             if index is not None:
                 self.adopt(index)
         return self._index
 
-    def _find_first(self, word: str) -> int:
-        """Answer before there is an index."""
+    def find_row(self, word: str) -> int:
+        """Return the row of one word.
+
+        Parameters
+        ----------
+        word : str
+            The word.
+
+        Returns
+        -------
+        int
+            Its first row, or -1.
+
+        Raises
+        ------
+        FormatError
+            When the vocabulary is damaged.
+        """
         with self._lock:
-            if self._index is None and self._mapped_index() is None:
+            index = self._index or self._mapped_index()
+            if index is None:
                 if len(self) > _BUILD_AT_ONCE and self._n_scans < _SCANS:
                     self._n_scans += 1
                     return self._scan_for(word)
-                self._indexed()
-        return self.find_row(word)
+                index = self._indexed()
+        return index.find(word)
 
-    def _confirm_miss(self, word: str) -> int:
-        """Believe the index file, or go on without it when it turns out to be damaged."""
+    def confirm_miss(self, index: MappedWordIndex, word: str) -> int:
+        """Believe that an index file does not know a word, or go on without a damaged one.
+
+        Parameters
+        ----------
+        index : MappedWordIndex
+            The index that was asked.
+        word : str
+            The word that it does not know.
+
+        Returns
+        -------
+        int
+            -1, or the row that another index knows.
+        """
         try:
-            cast(MappedWordIndex, self._index).confirm_miss(word)
+            index.confirm_miss(word)
         except StaleIndexError as error:
-            self._drop_index(error)
+            self._drop_index(index, error)
             return self.find_row(word)
         return -1
 
-    def _drop_index(self, error: StaleIndexError) -> None:
-        """Go on without the index file, or raise when it is required."""
-        self._source.ignore(error)
+    def _drop_index(self, index: MappedWordIndex, error: StaleIndexError) -> None:
+        """Go on without an index file, or raise when it is required."""
         with self._lock:
-            self._index = self._starts = None
-            self.find_row = self._find_first
+            if self._index is index:  # else another thread has dropped it
+                self.source.ignore(error)
+                self._index = self._starts = None
+                del self.find_row  # the method again
 
     def _scan_for(self, word: str) -> int:
         """Find a word by comparing lengths, then letters, block by block."""
@@ -393,14 +451,14 @@ class Vocabulary(Sequence[str]):
             return -1
         records, starts = self.records, self.starts
         nbytes = records.prefix + len(data) + records.suffix
-        self._file.check_whole()
+        self.file.check_whole()
         for first in range(0, records.n, _BLOCK):
             bounds = starts[first : first + _BLOCK + 1]
             rows = np.flatnonzero(np.diff(bounds) == nbytes)
             if not rows.size:
                 continue
             base = int(bounds[0])
-            window = self._file.array(records.offset + base, np.uint8, int(bounds[-1]) - base)
+            window = self.file.array(records.offset + base, np.uint8, int(bounds[-1]) - base)
             places = bounds[rows].astype(np.int64) - base + records.prefix
             for i, letter in enumerate(data[:8]):
                 kept = window[places + i] == letter
@@ -411,17 +469,42 @@ class Vocabulary(Sequence[str]):
         return -1
 
 
-def vocabulary_of(words: str | os.PathLike[str] | Sequence[str], n: int, format: str) -> Vocabulary:
+class _ConfirmMiss:
+    """Asks a vocabulary, if it is still there, about a word that its index does not know."""
+
+    __slots__ = ("_index", "_vocabulary")
+
+    def __init__(self, vocabulary: weakref.ref[Vocabulary], index: MappedWordIndex) -> None:
+        self._vocabulary = vocabulary
+        self._index = weakref.ref(index)
+
+    def __call__(self, word: str) -> int:
+        vocabulary, index = self._vocabulary(), self._index()
+        return -1 if vocabulary is None or index is None else vocabulary.confirm_miss(index, word)
+
+
+def vocabulary_of(
+    words: str | os.PathLike[str] | Sequence[str],
+    n: int,
+    format: str,
+    *,
+    backend: str = "mmap",
+    index: IndexChoice = "auto",
+) -> Vocabulary:
     """Return the vocabulary for a file that carries none.
 
     Parameters
     ----------
     words : path-like or sequence of str
-        A text file with one word per line, which is mapped, or the words.
+        A text file in UTF-8 with one word per line, or the words.
     n : int
         How many words there have to be.
     format : str
         Name of the format that needs them, for errors.
+    backend : {"mmap", "read"}
+        How to read the text file.
+    index : str or path-like
+        Where an index over the text file comes from; see :func:`embmap.open`.
 
     Returns
     -------
@@ -432,22 +515,29 @@ def vocabulary_of(words: str | os.PathLike[str] | Sequence[str], n: int, format:
     ------
     ValueError
         When their number is not `n`.
+    TypeError
+        When one of them is no str.
     OSError
         When the file cannot be read.
+    StaleIndexError
+        When an index is required and does not match.
     """
-    if isinstance(words, (str, os.PathLike)):
-        lines = open_mapped(words)
-        suffix = 2 if _ends_with_crlf(lines) else 1
-        records = Records(0, lines.nbytes, n, format, prefix=0, suffix=suffix, exact=False)
-        return Vocabulary(lines, records, IndexSource(lines, "auto"))
+    if isinstance(words, str | os.PathLike):
+        lines = open_mapped(words, backend="read" if backend == "read" else "mmap")
+        head = lines.read(0, min(lines.nbytes, 1 << 16))
+        start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+        crlf = head[: head.find(b"\n") + 1].endswith(b"\r\n")
+        records = Records(
+            start, lines.nbytes, n, format, prefix=0, suffix=2 if crlf else 1, exact=False
+        )
+        return Vocabulary(lines, records, IndexSource(lines, index))
     if len(words) != n:
         raise ValueError(f"{len(words)} words were given for {n} rows")
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"a word is a str, not {type(word).__name__}")
     encoded = [word.encode() for word in words]
     data = b"".join(len(word).to_bytes(4, "little") + word for word in encoded)
     file = BytesFile(data)
-    return Vocabulary(file, Records(0, len(data), n, format), IndexSource(file, "memory"))
-
-
-def _ends_with_crlf(lines: MappedFile) -> bool:
-    head = lines.read(0, min(lines.nbytes, 1 << 16))
-    return head[: head.find(b"\n") + 1].endswith(b"\r\n")
+    choice = "memory" if index == "auto" else index
+    return Vocabulary(file, Records(0, len(data), n, format), IndexSource(file, choice))

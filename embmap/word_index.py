@@ -28,6 +28,7 @@ EMPTY = 0xFFFFFFFF
 """What a slot without a row holds."""
 
 _BLOCK = 1 << 15  # words hashed at a time: their bytes stay in the second-level cache
+_MOST_LETTERS = 1 << 21  # bytes of words compared at a time
 _SHORT = 16  # words up to this many bytes are gathered as one array
 
 
@@ -54,6 +55,7 @@ class WordIndex:
     """
 
     __slots__ = (
+        "__weakref__",
         "_fetch",
         "_file",
         "_mask",
@@ -230,6 +232,9 @@ class WordIndex:
             # Encoded together and split at once, unless a word holds the separator itself.
             joined = "\0".join(words).encode()
             encoded = joined.split(b"\0")
+            if len(joined) > _MOST_LETTERS and n > 1:  # memory stays bounded for any words
+                halves = (words[: n // 2], words[n // 2 :])
+                return np.concatenate([self.find_many(half) for half in halves])
             if len(encoded) != n:
                 encoded = list(map(str.encode, words))
                 joined = b"\0".join(encoded)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 _NEARBY = Path(__file__).resolve().parent.parent.parent / "shared" / "conformance"
 CONFORMANCE = Path(os.environ.get("EMBMAP_CONFORMANCE") or _NEARBY)
@@ -46,3 +47,8 @@ def conformance():
 def backend(request):
     """Name of a back end; the test runs with each."""
     return request.param
+
+
+# The same examples every time: a test that fails by chance tells nobody what a change broke.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -157,6 +157,55 @@ def test_help_and_version(command):
         assert command(name, "--help")[0] == 0
 
 
+def test_the_embedding_itself_is_no_output(command, path):
+    before = path.read_bytes()
+    for form in ("text", "json", "npy"):
+        status, _, err = command("get", path, "one", "--format", form, "--output", path)
+        assert status == 2
+        assert "the embedding file itself" in err
+    status, _, err = command("index", path, "--output", path)
+    assert status == 2
+    assert "holds the data" in err
+    assert path.read_bytes() == before
+
+
+def test_paths_and_metadata_are_shown_as_they_are(command, tmp_path):
+    path = tmp_path / ("[v2] " + "x" * 150)
+    rows = np.eye(1, dtype="f4")
+    embmap.finalfusion.write(path, ["a"], rows, metadata='title = "[/] :smile:"')
+    status, out, err = command("info", path)
+    assert (status, err) == (0, "")
+    assert str(path) in out
+    assert "[/] :smile:" in out
+    assert command("ls", path)[0] == 0
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(command, tmp_path):
+    rows = np.array([[1, np.nan, np.inf]], np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a", ["a"], rows)
+    assert json.loads(command("get", path, "a", "--format", "json")[1])[0]["vector"] == [
+        1,
+        None,
+        None,
+    ]
+
+
+def test_no_words_on_stdin_are_an_empty_answer(command, path, monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert command("get", path, "-", "--format", "json") == (0, "[]\n", "")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    target = tmp_path / "none.npy"
+    assert command("get", path, "-", "--format", "npy", "--output", target)[0] == 0
+    assert np.load(target).shape == (0, 2)
+
+
+def test_words_on_stdin_end_at_newlines_alone(command, tmp_path, monkeypatch):
+    words = ["a\u2028b", "c"]
+    path = embmap.finalfusion.write(tmp_path / "a", words, np.eye(2, dtype="f4"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\u2028b\nc\r\n"))
+    assert command("get", path, "-")[0] == 0
+
+
 def program(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "embmap", *map(str, arguments)],
@@ -193,6 +242,14 @@ def test_a_reader_that_goes_away_is_no_traceback(path, tmp_path):
     os.read(reader, 10)
     os.close(reader)
     assert process.communicate()[1] == b""
+
+
+def test_words_that_the_terminal_cannot_show_are_escaped(path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = program("get", path, "zwölf", env=environment)
+    assert done.stdout == b"zw\\xf6lf 7.0 8.0\n"
+    done = program("get", path, "zwölf", "--format", "json", env=environment)
+    assert json.loads(done.stdout)[0]["word"] == "zwölf"
 
 
 def test_without_typer_the_program_names_the_extra(path):

@@ -1,10 +1,13 @@
 """The face that every file shares, as a user meets it."""
 
+import copy
+import gc
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -219,9 +222,9 @@ def test_a_closed_file_raises_but_its_arrays_live(path, vectors):
 
 
 def test_a_pickled_file_opens_again(path, opened, vectors):
-    copy = pickle.loads(pickle.dumps(opened))
-    assert np.array_equal(copy["two"], vectors[1])
-    assert copy.info()["backend"] == opened.info()["backend"]
+    again = pickle.loads(pickle.dumps(opened))
+    assert np.array_equal(again["two"], vectors[1])
+    assert again.info()["backend"] == opened.info()["backend"]
     data = pickle.dumps(opened)
     os.utime(path, ns=(1, 1))
     with pytest.raises(embmap.FormatError, match="changed since it was pickled"):
@@ -237,10 +240,10 @@ def test_errors_survive_pickling():
         embmap.StaleIndexError("stale"),
     ]
     for error in errors:
-        copy = pickle.loads(pickle.dumps(error))
-        assert type(copy) is type(error)
-        assert str(copy) == str(error)
-        assert copy.__dict__ == error.__dict__
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.__dict__ == error.__dict__
 
 
 def test_threads_may_share_a_file(tmp_path):
@@ -368,3 +371,174 @@ def test_verify_reports_progress(opened):
     assert report.ok
     assert ("checking words", 6, 6) in steps
     assert ("checking vectors", 6, 6) in steps
+
+
+def test_one_word_is_no_list_of_letters(opened, tmp_path):
+    for call in (opened.batch, opened.find):
+        with pytest.raises(TypeError, match="list of words"):
+            call("one")
+    assert np.array_equal(opened[np.array("two")], opened["two"])
+    with pytest.raises(TypeError, match="list of str"):
+        embmap.finalfusion.write(tmp_path / "x", "abc", np.eye(3, dtype="f4"))
+
+
+def test_what_is_no_word_is_a_type_error_however_many_there_are(opened):
+    for n in (1, 20):
+        with pytest.raises(TypeError, match="str"):
+            opened.find([b"one"] * n)
+        with pytest.raises(TypeError, match="str"):
+            opened.batch(["one", None] * n)
+    for key in (None, b"one", {"one"}, {"one": 1}):
+        with pytest.raises(TypeError, match="look up a word"):
+            opened[key]
+    for call in (opened.get, opened.unnormalized, opened.embedding_with_norm):
+        with pytest.raises(TypeError, match="a word is a str"):
+            call(5)
+    assert opened[np.array(["two", "one"], object)].shape == (2, 4)
+
+
+def test_an_out_that_cannot_hold_fractions_is_refused(tmp_path):
+    indexer = embmap.subwords.BucketIndexer(3, 3, 0)
+    rows = np.array([[5, 5], [3, 4]], np.int8)
+    path = embmap.finalfusion.write(tmp_path / "int.fifu", ["a"], rows, subwords=indexer)
+    with embmap.open(path) as file:
+        with pytest.raises(ValueError, match="float32"):
+            file.batch(["a", "bcd"], out=np.empty((2, 2), np.int8))
+        out = np.empty((2, 2), np.float32)
+        assert np.allclose(file.batch(["a", "bcd"], out=out), [[5, 5], [0.6, 0.8]])
+
+
+def test_views_of_a_file_are_not_pickled(opened):
+    with pytest.raises(TypeError, match="pickle the file"):
+        pickle.dumps(opened.vectors)
+    with pytest.raises(TypeError):
+        copy.deepcopy(opened.vectors)
+
+
+def test_paths_mean_what_they_meant_when_the_file_was_opened(path, monkeypatch, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with embmap.open("plain.fifu") as file:
+        monkeypatch.chdir(elsewhere)
+        assert file.build_index() == tmp_path / "plain.fifu.embx"
+        assert pickle.loads(pickle.dumps(file)).path == path
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+def test_a_closed_file_is_let_go_at_once(tmp_path):
+    words = [f"word{i}" for i in range(100)]
+    rows = np.ones((100, 2), np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a", words, rows, norms=np.ones(100))
+    gc.collect()
+    gc.disable()
+    try:
+        for build in (False, True):
+            file = embmap.open(path)
+            if build:
+                file.build_index()
+                file.close()
+                file = embmap.open(path, index="require")
+            assert file["word5"].sum() == 2
+            assert "absent" not in file
+            assert file.norms.sum() == 100
+            file.close()
+            with open("/proc/self/maps") as maps:
+                assert str(tmp_path) not in maps.read()
+    finally:
+        gc.enable()
+
+
+def test_a_long_unknown_word_takes_bounded_memory(tmp_path):
+    indexer = embmap.subwords.BucketIndexer(3, 6, 4)
+    rows = np.ones((17, 300), np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a", ["a"], rows, subwords=indexer)
+    with embmap.open(path, backend="read") as file:
+        tracemalloc.start()
+        vector = file["ab" * 5000]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 10_000_000
+        assert np.isclose(np.linalg.norm(vector), 1)
+
+
+def test_a_word_with_absurdly_many_ngrams_is_a_clear_error(tmp_path):
+    indexer = embmap.subwords.BucketIndexer(1, 2**32 - 1, 0)
+    path = embmap.finalfusion.write(tmp_path / "a", ["a"], np.ones((2, 1), "f4"), subwords=indexer)
+    with embmap.open(path) as file, pytest.raises(embmap.UnsupportedError, match="too many"):
+        file["x" * 100_000]
+
+
+def test_words_of_a_text_with_two_kinds_of_line_ends_are_refused(tmp_path):
+    whole = embmap.finalfusion.write(tmp_path / "whole", ["a", "b"], np.eye(2, dtype="f4"))
+    chunk = embmap.open(whole).chunks[1]
+    bare = tmp_path / "bare"
+    bare.write_bytes(whole.read_bytes()[chunk.offset :])
+    lines = tmp_path / "words.txt"
+    lines.write_bytes(b"apple\r\npear\n")
+    with (
+        embmap.open(bare, vocab=lines) as file,
+        pytest.raises(embmap.FormatError, match="ends in LF"),
+    ):
+        file["pear"]
+    lines.write_bytes(b"\xef\xbb\xbfapple\npear\n")
+    with embmap.open(bare, vocab=lines) as file:
+        assert list(file) == ["apple", "pear"]
+        assert file.build_index() == tmp_path / "words.txt.embx"
+    with embmap.open(bare, vocab=lines, index="require") as file:
+        assert file["pear"].tolist() == [0, 1]
+        assert file.info()["index"] == "file"
+    with (
+        embmap.open(bare, vocab=["x", "y"]) as file,
+        pytest.raises(ValueError, match="given in memory"),
+    ):
+        file.build_index()
+    for vocab in (["x", "y"], None):
+        with pytest.raises(embmap.StaleIndexError):
+            embmap.open(bare, vocab=vocab, index="require")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_an_index_is_built_does_not_wait_for_it(path):
+    file = embmap.open(path)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    taken, release = threading.Event(), threading.Event()
+
+    def hold():
+        with file.vocab._lock:
+            taken.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    child = context.Process(target=lambda: sender.send(file["two"].tolist()))
+    child.start()
+    answered = receiver.poll(20)
+    release.set()
+    thread.join()
+    if not answered:
+        child.kill()
+    child.join()
+    assert answered
+
+
+def test_a_file_whose_metadata_are_not_toml_is_described_all_the_same(tmp_path):
+    rows = np.eye(1, dtype="f4")
+    path = embmap.finalfusion.write(tmp_path / "a", ["a"], rows, metadata="a = 1")
+    path.write_bytes(path.read_bytes().replace(b"a = 1", b"a = ="))
+    with embmap.open(path) as file:
+        assert "not TOML" in file.info()["metadata"]["error"]
+        assert file.metadata_toml == "a = ="
+        assert not file.verify().ok
+        with pytest.raises(embmap.FormatError, match="not TOML"):
+            _ = file.metadata
+
+
+def test_a_name_too_long_for_an_index_beside_it_is_no_matter(tmp_path, vectors):
+    path = embmap.finalfusion.write(tmp_path / ("x" * 252), WORDS, vectors)
+    with embmap.open(path) as file:
+        assert np.array_equal(file["two"], vectors[1])
+        assert file.info()["index_file"] is None

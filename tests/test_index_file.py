@@ -128,12 +128,14 @@ def test_damage_in_the_body_never_hides_a_word(indexed, where):
         with embmap.open(indexed) as file:
             assert file.vocab[1000] == "word1000"
         with embmap.open(indexed) as file:
-            assert not file.verify().ok
+            (problem,) = file.verify().problems
+            assert problem.severity == "warning"
+            assert "build the index again" in problem.message
 
 
 def test_misses_check_each_block_once(indexed, monkeypatch):
     with embmap.open(indexed, index="require") as file:
-        index_file = file._source._index_file
+        index_file = file.vocab.source._index_file
         assert "absent" not in file
         assert 0 < sum(index_file._checked) <= 3
         index_file.check_all()
@@ -231,3 +233,51 @@ print(private() - before)
         [sys.executable, "-c", program, bare], capture_output=True, check=True, text=True
     )
     assert int(done.stdout) < 2_000_000
+
+
+def test_the_data_file_is_never_overwritten_by_its_index(path, tmp_path):
+    before = path.read_bytes()
+    link = path.with_name("a.fifu.embx")
+    link.symlink_to(path)
+    with embmap.open(path, index="memory") as file:
+        for target in (path, str(path), None):
+            with pytest.raises(ValueError, match="holds the data"):
+                file.build_index(target)
+    assert path.read_bytes() == before
+
+
+def test_a_dropped_index_is_dropped_for_the_rest_of_a_few_words(indexed):
+    index = indexed.with_name("a.fifu.embx")
+    data = bytearray(index.read_bytes())
+    with embmap.open(indexed, index="memory") as file:
+        asked = [word for word in ("nope", "nein", "non") if file.get(word) is None]
+    for place in range(4096, len(data) - 16, BLOCK):
+        data[place + 100] ^= 1
+    index.write_bytes(data)
+    with embmap.open(indexed) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", embmap.StaleIndexWarning)
+        old = file.vocab.find_row
+        assert file.find([*asked, "word2"]).tolist() == [-1, -1, -1, 2]
+        assert old("nope") == -1
+        assert file["word2"][0] == 2
+        assert file.info()["index"] == "memory"
+
+
+def test_an_index_is_read_by_the_back_end_of_its_file(indexed):
+    index = indexed.with_name("a.fifu.embx")
+    with embmap.open(indexed, backend="read", index="require") as file:
+        assert file["word1"][0] == 1
+        os.truncate(index, 4096)
+        assert file["word2"][0] == 2
+
+
+def test_an_index_longer_than_its_file_is_reported_not_raised(tmp_path):
+    path = tmp_path / "a"
+    embmap.finalfusion.write(path, WORDS, np.zeros((N, 1), "f4"))
+    with embmap.open(path) as file:
+        file.build_index()
+    embmap.finalfusion.write(path, ["a"], np.zeros((1, 1), "f4"))
+    with embmap.open(path) as file:
+        (problem,) = file.verify().problems
+        assert problem.severity == "warning"
+        assert "the words changed" in problem.message

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import embmap
 from embmap.codecs import kernels
 from embmap.codecs.ngram_hashes import Text, bucket_hashes, fasttext_hashes, murmur3_lanes
 from embmap.codecs.segments import segment_sums
@@ -155,10 +156,24 @@ def test_impossible_parameters_are_refused(make):
 
 def test_a_word_with_absurdly_many_ngrams_is_refused():
     indexer = BucketIndexer(1, 2**32 - 1)
-    with pytest.raises(ValueError, match="too many"):
-        indexer.buckets(["x" * 100_000])
-    with pytest.raises(ValueError, match="too many"):
-        indexer.ngrams("x" * 100_000)
+    for call in (lambda word: indexer.buckets([word]), indexer.ngrams):
+        with pytest.raises(embmap.UnsupportedError, match="too many"):
+            call("x" * 3000)
+    assert BucketIndexer(3, 6).buckets(["x" * 400_000])[0].size == 4 * 400_000 - 6
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 6), (2, 40), (5, 2**32 - 1), (30, 31)])
+def test_ngrams_are_counted_before_they_are_made(lengths, monkeypatch):
+    indexer = BucketIndexer(*lengths)
+    for n in (0, 1, 5, 30):
+        ngrams = reference.ngrams(f"<{'x' * n}>", *lengths)
+        letters = sum(map(len, ngrams))
+        monkeypatch.setattr("embmap.subwords._MOST_LETTERS", letters)
+        assert len(indexer.ngrams("x" * n)) == len(ngrams)
+        monkeypatch.setattr("embmap.subwords._MOST_LETTERS", letters - 1)
+        if letters:
+            with pytest.raises(embmap.UnsupportedError, match="too many"):
+                indexer.ngrams("x" * n)
 
 
 def test_fasttext_without_buckets_has_no_subwords():
@@ -185,6 +200,23 @@ def test_a_kernel_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setattr(kernels, "_jit", None)
     with pytest.raises(ValueError, match="fortran"):
         kernels.jit_for(1)
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+def test_kernels_compile_where_no_cache_can_be_written(monkeypatch):
+    import numba
+
+    from embmap.codecs import jit
+
+    whole = numba.njit
+
+    def refuse(function, *, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return whole(function, **options)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    assert jit._compiled(lambda x: x + 1)(2) == 3
 
 
 def test_insisting_on_numba_without_it_names_the_extra(monkeypatch):

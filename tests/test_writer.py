@@ -147,6 +147,12 @@ def test_rows_matrices_and_strided_arrays_are_vectors_too(tmp_path):
             assert write(tmp_path / "b", words, form).read_bytes() == expected
 
 
+def test_nested_lists_are_vectors(tmp_path):
+    with embmap.open(write(tmp_path / "a", ["a", "b"], [[1.0, 2], [3, 4]])) as file:
+        assert file.dtype == np.float64
+        assert np.asarray(file.vectors).tolist() == [[1, 2], [3, 4]]
+
+
 def test_no_words_at_all(tmp_path):
     path = write(tmp_path / "a", [], np.empty((0, 5), "f4"))
     with embmap.open(path) as file:
@@ -180,6 +186,9 @@ REFUSED = {
     "a repeated word": (["a", "a"], EYE, {}, "word 1, 'a', repeats word 0"),
     "a surrogate": (["a", "\ud800"], EYE, {}, "has no UTF-8"),
     "words of another type": (["a", b"b"], EYE, {}, "is bytes, not str"),
+    "an indexer of another kind": (["a"], EYE, {"subwords": "bucket"}, "must be an indexer"),
+    "metadata of another kind": (["a", "b"], EYE, {"metadata": b"a"}, "TOML or a mapping"),
+    "no columns": (["a", "b"], np.empty((2, 0), "f4"), {}, "at least one column"),
     "no words": (None, EYE, {}, "words are needed"),
     "words with floret": (["a"], EYE, {"subwords": FloretIndexer(1, 2, 2)}, "holds no words"),
     "no vectors": (["a"], None, {}, "either vectors or quantized"),
@@ -266,6 +275,13 @@ def test_a_file_that_is_open_may_be_replaced(tmp_path):
 
 
 def test_targets_that_cannot_be_written_are_os_errors(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        write(tmp_path / "missing" / "b", ["a"], EYE[:1])
+    assert caught.value.filename == str(tmp_path / "missing" / "b")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OSError, match="not a regular file"):
+            write(tmp_path / "pipe", ["a"], EYE[:1])
     with pytest.raises(IsADirectoryError):
         write(tmp_path, ["a"], EYE[:1])
     with pytest.raises(FileNotFoundError):

@@ -6,6 +6,7 @@ reordered sums. All of them release the GIL, and compiled code is cached on disk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -14,7 +15,12 @@ import numpy.typing as npt
 
 __all__ = ["bucket_hashes", "fasttext_hashes", "segment_sums"]
 
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    try:
+        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
+    except RuntimeError:  # nowhere to write the cache: compiled anew in every process
+        return numba.njit(function, nogil=True, error_model="numpy")
 
 
 @_compiled

@@ -57,11 +57,17 @@ def _segment_sums(
     while first < counts.size:  # as many groups as fit into a block, but at least one
         begin = int(ends[first] - counts[first])
         last = max(int(np.searchsorted(ends, begin + per_block, "right")), first + 1)
-        values = matrix.take(rows[begin : int(ends[last - 1])])
-        at = 0
-        for group, count in enumerate(counts[first:last].tolist(), first):
-            np.add.reduce(values[at : at + count], axis=0, dtype=dtype, out=sums[group])
-            at += count
+        if counts[first] > per_block:  # a group larger than a block, piece by piece
+            for start in range(begin, int(ends[first]), per_block):
+                piece = matrix.take(rows[start : min(start + per_block, int(ends[first]))])
+                with_total = np.concatenate((sums[first : first + 1], piece))
+                sums[first] = np.add.reduce(with_total, axis=0, dtype=dtype)
+        else:
+            values = matrix.take(rows[begin : int(ends[last - 1])])
+            at = 0
+            for group, count in enumerate(counts[first:last].tolist(), first):
+                np.add.reduce(values[at : at + count], axis=0, dtype=dtype, out=sums[group])
+                at += count
         first = last
     return sums
 

@@ -149,11 +149,14 @@ def _show(console: Console, path: Path, embedding: Embedding) -> None:
         step(f"nearest to {word!r}", partial(nearest, opened, word), ", ".join)
     step("write the word index", opened.build_index, lambda index: f"{index.stat().st_size} bytes")
     opened.close()
-    step(
-        "open with it, look up a word",
-        lambda: embmap.open(path, index="require")[probes[0]],
-        numbers,
+    again = step(
+        "open with it",
+        partial(embmap.open, path, index="require"),
+        lambda f: f"index from a {f.info()['index']}",
     )
+    step(f"look up {probes[0]!r}", partial(again.__getitem__, probes[0]), numbers)
+    again.close()
+    opened.close()
     start = time.perf_counter()
     nbytes = len(path.read_bytes())
     read = time.perf_counter() - start
@@ -214,7 +217,7 @@ def _mapped_in(path: Path) -> int | None:
 
 def _duration(seconds: float) -> str:
     if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:.1f} ms"
 
 

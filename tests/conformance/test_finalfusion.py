@@ -13,6 +13,7 @@ import pytest
 
 import embmap
 from embmap.subwords import BucketIndexer, FastTextIndexer
+from tests.reference import finalfusion as reference
 
 FILES = ("finalfusion/*.fifu", "finalfusion/*quantized_storage.bin")
 
@@ -161,6 +162,23 @@ def test_unknown_words_have_the_vectors_expected(opened, expected):
         assert word not in opened.vocab
     np.testing.assert_allclose(opened.batch(words), vectors, atol=UNKNOWN_TOLERANCE)
     assert opened.find(words).tolist() == [-1] * len(words)
+
+
+@WITH_ANSWERS
+def test_the_reference_decoder_gives_the_same_answers(conformance_file, expected):
+    decoded = reference.decode(conformance_file.read_bytes())
+    np.testing.assert_allclose(decoded.matrix, expected["matrix"], rtol=1e-6, atol=1e-6)
+    if "words" not in expected:
+        return
+    assert decoded.words == expected["words"].tolist()
+    if expected["has_norms"]:
+        np.testing.assert_array_equal(decoded.norms, expected["norms"])
+    rows = iter(expected["oov_index_flat"].tolist())
+    for i, word in enumerate(expected["oov_words"].tolist()):
+        of_word = list(islice(rows, int(expected["oov_index_len"][i])))
+        assert reference.subword_rows(decoded, word) == of_word
+        vector = reference.unknown_vector(decoded, word)
+        np.testing.assert_allclose(vector, expected["oov_vectors"][i], atol=UNKNOWN_TOLERANCE)
 
 
 @EVERY_FILE

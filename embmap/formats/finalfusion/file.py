@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from embmap.codecs.product import ProductMatrix
 from embmap.codecs.segments import normalize, segment_sums
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import EmbmapError, FormatError, UnknownWordError
+from embmap.errors import EmbmapError, FormatError, StaleIndexError, UnknownWordError
 from embmap.formats.finalfusion.chunks import FORMAT, Chunk
 from embmap.formats.finalfusion.layout import parse
 from embmap.formats.finalfusion.storage_chunk import Dense, Norms, Product
@@ -67,21 +68,22 @@ class FinalfusionFile(EmbeddingFile):
         file: MappedFile,
         dialect: str | None = None,
         index: IndexChoice = "auto",
-        vocab: str | Sequence[str] | None = None,
+        vocab: str | os.PathLike[str] | Sequence[str] | None = None,
     ) -> None:
         layout = self._offsets = parse(file, dialect)
-        source = IndexSource(file, index)
         self._subwords: SubwordIndexer | None = None
         words = None
         matrix = None if layout.storage is None else _matrix(file, layout.storage)
         if layout.vocabulary is not None:
             if vocab is not None:
                 raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
-            words = Vocabulary(file, layout.vocabulary.words, source)
+            words = Vocabulary(file, layout.vocabulary.words, IndexSource(file, index))
         elif vocab is not None:
             rows = 0 if matrix is None else len(matrix)
-            words = vocabulary_of(vocab, rows, FORMAT)
-        super().__init__(file, layout.dialect, source, words, matrix)
+            words = vocabulary_of(vocab, rows, FORMAT, backend=file.backend, index=index)
+        elif index not in ("auto", "memory"):
+            raise StaleIndexError(f"{file.path} has no words that an index could be about")
+        super().__init__(file, layout.dialect, words, matrix)
         norms = layout.norms
         self._norms: Matrix | None = None
         if norms is not None:
@@ -184,10 +186,11 @@ class FinalfusionFile(EmbeddingFile):
         )
         end = layout.words.offset + int(self._words.starts[-1])
         records = ngram_records(layout, end, chunk.end)
-        return Vocabulary(self._file, records, self._source, number=1)
+        return Vocabulary(self._file, records, self._words.source, number=1)
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         vocabularies = super()._indexed_vocabularies()
+        # Of an explicit vocabulary; those given from elsewhere come without n-grams.
         if isinstance(self.subwords, ExplicitIndexer):
             vocabularies.append(self.subwords.vocabulary)
         return vocabularies
@@ -237,6 +240,17 @@ class FinalfusionFile(EmbeddingFile):
             normalize(vectors)
         return vectors, known
 
+    def close(self) -> None:
+        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
+        super().close()
+        self._norms = self._subwords = None
+
+    def _row_of(self, word: str) -> int:
+        self._check_open()
+        if not isinstance(word, str):
+            raise TypeError(f"a word is a str, not {type(word).__name__}")
+        return self._words.find_row(word)
+
     def embedding_with_norm(self, word: str) -> tuple[npt.NDArray[Any], float]:
         """Return the vector of a word and its norm.
 
@@ -258,8 +272,7 @@ class FinalfusionFile(EmbeddingFile):
         UnknownWordError
             When the word has no vector.
         """
-        self._check_open()
-        row = self._words.find_row(word)
+        row = self._row_of(word)
         if row >= 0:
             return self._rows[row], 1.0 if self._norms is None else float(self._norms.row(row)[0])
         sums, known = self._sums([word])
@@ -286,8 +299,7 @@ class FinalfusionFile(EmbeddingFile):
         UnknownWordError
             When the word has no vector.
         """
-        self._check_open()
-        row = self._words.find_row(word)
+        row = self._row_of(word)
         if row >= 0:
             vector = self._rows[row]
             return vector if self._norms is None else vector * self._norms.row(row)

@@ -40,6 +40,7 @@ from embmap.mapping import MappedFile
 __all__ = ["DIALECTS", "MAGIC", "FinalfusionLayout", "looks_bare", "parse"]
 
 MAGIC = b"FiFu"
+_MOST_CHUNKS = 1000
 Dialect = Literal["reference", "v0", "draft", "bare"]
 DIALECTS: tuple[Dialect, ...] = ("reference", "v0", "draft", "bare")
 
@@ -110,13 +111,16 @@ def parse(file: MappedFile, dialect: str | None = None) -> FinalfusionLayout:
     n_chunks = reader.u32("number of chunks")
     if n_chunks == 0:
         raise reader.error("the file lists no chunks", "number of chunks", back=4)
-    if 4 * n_chunks > reader.remaining:
+    if (4 + CHUNK_HEAD) * n_chunks > reader.remaining:
         raise TruncatedError(
-            "the file is too short for its list of chunks",
+            "the file is too short for the chunks that it lists",
             **reader.where("number of chunks", 8),
             found=n_chunks,
         )
-    # A file cannot hold more chunks than this, however many it lists.
+    if n_chunks > _MOST_CHUNKS:
+        raise UnsupportedError(
+            f"more than {_MOST_CHUNKS} chunks", **reader.where("number of chunks", 8)
+        )
     listed = tuple(reader.u32("chunk identifier") for _ in range(n_chunks))
     walk = _Walk(file, listed, dialect)
     try:
@@ -182,6 +186,10 @@ class _Walk:
         while offset < self.file.nbytes:
             chunk = self._chunk(offset)
             self.chunks.append(self._parse(chunk))
+            if len(self.chunks) > _MOST_CHUNKS:
+                raise UnsupportedError(
+                    f"more than {_MOST_CHUNKS} chunks", **self._where("chunks", offset)
+                )
             offset = chunk.end
         if len(self.chunks) < len(self.listed):
             raise TruncatedError(

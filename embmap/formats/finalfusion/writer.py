@@ -85,6 +85,10 @@ def write(
     """
     if (vectors is None) == (quantized is None):
         raise ValueError("give either vectors or quantized")
+    if isinstance(words, str | bytes):
+        raise TypeError("words are a list of str, not one")
+    if subwords is not None and not isinstance(subwords, SubwordIndexer):
+        raise TypeError(f"subwords must be an indexer, not {type(subwords).__name__}")
     toml = None if metadata is None else _toml(metadata)
     if subwords is not None and subwords.kind == "floret":
         if words is not None and list(words):
@@ -160,6 +164,8 @@ class _Output:
 
 def _toml(metadata: str | Mapping[str, Any]) -> bytes:
     if not isinstance(metadata, str):
+        if not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata must be TOML or a mapping, not {type(metadata).__name__}")
         try:
             import tomli_w
         except ImportError as error:
@@ -258,14 +264,12 @@ def _blocks(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
         rows = max(_BLOCK_NBYTES // max(array.shape[1] * array.itemsize, 1), 1)
         for start in range(0, max(len(array), 1), rows):
             yield array[start : start + rows]
+    elif isinstance(vectors, list | tuple) and vectors and np.ndim(vectors[0]) == 1:
+        yield from _blocks(np.asarray(vectors))  # a list of rows is a matrix
     else:
-        items = iter(vectors)  # type: ignore[arg-type]
-        for item in items:
+        for item in vectors:  # type: ignore[union-attr]
             block = np.asarray(item)
-            if block.ndim == 1:  # a list of rows is a matrix
-                yield block[np.newaxis]
-            else:
-                yield block
+            yield block[np.newaxis] if block.ndim == 1 else block
 
 
 def _write_dense(out: _Output, vectors: Blocks) -> int:
