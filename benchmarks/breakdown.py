@@ -1,0 +1,132 @@
+"""``python -m benchmarks.breakdown``: where the time of a look-up goes, piece by piece.
+
+Prints medians for the pieces of the rows of docs/benchmarks.md that come closest to their floor, and
+what a batch costs when the file's pages have to come from the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+import embmap
+from benchmarks import files
+from embmap.codecs import kernels
+from embmap.codecs.ngram_hashes import Text, bucket_hashes
+from embmap.codecs.segments import normalize, segment_sums
+
+_BATCH = 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.breakdown", description=__doc__)
+    parser.add_argument("--words", type=int, default=1_000_000, metavar="N")
+    n_words = parser.parse_args().words
+    made = files.Files(files.cache_folder(n_words), n_words)
+    print(f"a batch of {_BATCH} words out of {n_words}")
+    batch(made.indexed)
+    print(f"one word out of {n_words}, index file")
+    one(made.indexed)
+    print("an unknown word, dense rows")
+    unknown(made.bucket)
+    print(f"a batch of {_BATCH} rows whose pages are not in memory")
+    cold(made.dense)
+
+
+def batch(path: Path) -> None:
+    with embmap.open(path, index="require") as file:
+        words = random.Random(0).sample(list(file.vocab), _BATCH)
+        encoded = [word.encode() for word in words]
+        found = file.find(words)
+        out = file.vectors.take(found)
+        tell("  f.batch(words)", lambda: file.batch(words))
+        tell("    f.find(words)", lambda: file.find(words))
+        tell("      encode", lambda: "\0".join(words).encode().split(b"\0"))
+        tell("      xxh3_64", lambda: np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64))
+        tell("    take the rows into a new array", lambda: file.vectors.take(found))
+        tell("    take the rows into a used array", lambda: file.vectors.take(found, out))
+        tell("    copy as many bytes in a row", lambda: np.copyto(out, file.vectors[:_BATCH]))
+
+
+def one(path: Path) -> None:
+    with embmap.open(path, index="require") as file:
+        words = random.Random(1).sample(list(file.vocab), _BATCH)
+        rows = file.find(words).tolist()
+        find_row, array = file.vocab.find_row, np.asarray(file.vectors)
+        tell("  f[word], words at random", lambda: [file[word] for word in words], _BATCH)
+        tell("    find the row", lambda: [find_row(word) for word in words], _BATCH)
+        tell("    make the view", lambda: [array[row] for row in rows], _BATCH)
+        few = words[:50] * (_BATCH // 50)
+        tell("  f[word], fifty words: all in the caches", lambda: [file[w] for w in few], _BATCH)
+
+
+def unknown(path: Path) -> None:
+    with embmap.open(path) as file:
+        words = files.unknown(1000)
+        indexer, matrix = file.subwords, file.vectors
+        for choice in ("numpy", "numba"):
+            kernels.CHOICE, kernels._jit = choice, None
+            try:
+                file[words[0]]
+            except ImportError as error:
+                print(f"  {choice}: {error}")
+                continue
+            text = [Text.of([f"<{word}>"]) for word in words]
+            parts = [file._subword_rows([word]) for word in words]
+            sums = [segment_sums(matrix, *part) for part in parts]
+            tell(f"  f[word], {choice}", lambda: [file[word] for word in words], 1000)
+            tell("    code points", lambda: [Text.of([f"<{word}>"]) for word in words], 1000)
+            sizes = indexer.min_n, indexer.max_n
+            tell(
+                "    hashes", lambda text=text, s=sizes: [bucket_hashes(t, *s) for t in text], 1000
+            )
+            tell("    sums", lambda parts=parts: [segment_sums(matrix, *p) for p in parts], 1000)
+            tell("    unit length", lambda sums=sums: [normalize(s.copy()) for s in sums], 1000)
+
+
+def cold(path: Path) -> None:
+    if not hasattr(os, "posix_fadvise"):
+        print("  this system cannot drop a file's pages")
+        return
+    for name in ("as they come", "after prefetch(rows)"):
+        seconds = []
+        for seed in range(3):
+            with open(path, "rb") as handle:
+                os.fsync(handle.fileno())
+                os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with embmap.open(path) as file:
+                rows = np.random.default_rng(seed).integers(0, len(file), _BATCH)
+                start = time.perf_counter()
+                if name != "as they come":
+                    file.prefetch(rows)
+                file.vectors.take(rows)
+                seconds.append(time.perf_counter() - start)
+        show(f"  {name}", median(seconds))
+
+
+def tell(what: str, work: Callable[[], Any], per: int = 1) -> None:
+    seconds = []
+    for _ in range(15):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    show(what, median(seconds) / per)
+
+
+def show(what: str, seconds: float) -> None:
+    value = f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.2f} us"
+    print(f"{what:45} {value:>10}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
