@@ -1,7 +1,7 @@
 """``python -m benchmarks.breakdown``: where the time of a look-up goes, piece by piece.
 
-Prints medians for the pieces of the rows of docs/benchmarks.md that come closest to their floor, and
-what a batch costs when the file's pages have to come from the disk.
+Prints medians for the pieces of rows of docs/benchmarks.md, and what a batch costs when the file's
+pages have to come from the disk.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from benchmarks import files
 from embmap.codecs import kernels
 from embmap.codecs.ngram_hashes import Text, bucket_hashes
 from embmap.codecs.segments import normalize, segment_sums
+from embmap.records import scan
+from embmap.word_index import hash_words
 
 _BATCH = 10_000
 
@@ -37,6 +39,8 @@ def main() -> None:
     batch(made.indexed)
     print(f"one word out of {n_words}, index file")
     one(made.indexed)
+    print(f"an index over {n_words} words")
+    build(made.dense)
     print("an unknown word, dense rows")
     unknown(made.bucket)
     print(f"a batch of {_BATCH} rows whose pages are not in memory")
@@ -68,6 +72,15 @@ def one(path: Path) -> None:
         tell("    make the view", lambda: [array[row] for row in rows], _BATCH)
         few = words[:50] * (_BATCH // 50)
         tell("  f[word], fifty words: all in the caches", lambda: [file[w] for w in few], _BATCH)
+
+
+def build(path: Path) -> None:
+    with embmap.open(path) as file:
+        words = file.vocab
+        starts = scan(words.file, words.records)
+        tell("  build it", words.build)
+        tell("    find where words start", lambda: scan(words.file, words.records))
+        tell("    hash them", lambda: list(hash_words(words.file, words.records, starts)))
 
 
 def unknown(path: Path) -> None:
