@@ -29,6 +29,8 @@ from embmap.atomic_write import replacing
 
 __all__ = ["run"]
 
+_SHOWN = 6  # parts named by info; ls lists all
+
 app = typer.Typer(
     help="Open embedding files without reading them.",
     rich_markup_mode=None,
@@ -87,10 +89,7 @@ def info(
     if as_json:
         _print_json(facts)
         return
-    table = Table("field", Column("value", overflow="fold"), show_header=False, box=None)
-    for name, value in _flat(facts):
-        table.add_row(name, value)
-    _console().print(table)
+    _print_rows((), list(_flat(facts)))
 
 
 @app.command()
@@ -106,11 +105,8 @@ def ls(
     if as_json:
         _print_json(parts)
         return
-    columns = [Column(name, overflow="fold") for name in (parts[0] if parts else ())]
-    table = Table(*columns, box=None)
-    for part in parts:
-        table.add_row(*(_text(value) for value in part.values()))
-    _console().print(table)
+    names = tuple(parts[0]) if parts else ()
+    _print_rows(names, [tuple(_text(value) for value in part.values()) for part in parts])
 
 
 @app.command()
@@ -309,12 +305,25 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     _complain(f"warning: {message}")
 
 
+def _print_rows(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print a table: fitted to a terminal, whole and aligned where there is none."""
+    console = _console()
+    if console.is_terminal:
+        columns = [Column(name, overflow="fold") for name in names or ("", "")]
+        table = Table(*columns, show_header=bool(names), box=None)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    lines = [names, *rows] if names else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        typer.echo("  ".join(cells).rstrip())
+
+
 def _console() -> Console:
-    """Return where tables go: as wide as the terminal, and without end where there is none."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 100_000
-    return console
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -355,7 +364,9 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            yield prefix + name, ", ".join(str(item.get("name", item)) for item in value)
+            names = [str(item.get("name", item)) for item in value[:_SHOWN]]
+            more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
+            yield prefix + name, ", ".join(names) + more
         elif value is not None:
             yield prefix + name, _text(value)
 

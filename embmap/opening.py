@@ -9,6 +9,8 @@ from typing import Any
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
+from embmap.formats.embd.file import EmbdFile
+from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import MAGIC, looks_bare
 from embmap.index_source import IndexChoice
@@ -21,6 +23,10 @@ FORMATS: dict[str, tuple[Callable[[MappedFile], bool], Opener]] = {
     "finalfusion": (
         lambda file: file.read(0, min(4, file.nbytes)) == MAGIC or looks_bare(file),
         FinalfusionFile,
+    ),
+    "embd": (
+        lambda file: file.read(0, min(4, file.nbytes)) == EMBD_MAGIC,
+        EmbdFile,
     ),
 }
 
@@ -41,7 +47,7 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion"}, optional
+    format : {"finalfusion", "embd"}, optional
         Its format; by default the bytes decide, and never the name.
     layout : str, optional
         A dialect of the format, where the bytes allow two.

@@ -1,0 +1,81 @@
+"""Brain floating point: the upper half of a float32.
+
+numpy has no such type. Arrays are of ``ml_dtypes.bfloat16`` where that package is installed, and of
+uint16 holding the bits elsewhere; both become float32 without loss by a shift.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.matrix import Matrix
+
+__all__ = ["BFloat16Matrix", "as_float32", "bfloat16_dtype"]
+
+
+def bfloat16_dtype() -> np.dtype[Any]:
+    """Return the dtype that bfloat16 numbers are handed out as.
+
+    Returns
+    -------
+    numpy.dtype
+        ``ml_dtypes.bfloat16``, or uint16 where ml_dtypes is not installed.
+    """
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def as_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return bfloat16 numbers as float32, exactly.
+
+    Parameters
+    ----------
+    bits : numpy.ndarray
+        Any shape, of two-byte items that hold bfloat16.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, float32.
+    """
+    wide = bits.view(np.uint16).astype(np.uint32)
+    wide <<= np.uint32(16)
+    return wide.view(np.float32)
+
+
+class BFloat16Matrix(Matrix):
+    """Rows of bfloat16 handed out as float32.
+
+    Parameters
+    ----------
+    stored : Matrix
+        Shape (rows, columns), uint16: the bits.
+    """
+
+    def __init__(self, stored: Matrix) -> None:
+        self.shape = stored.shape
+        self.dtype = np.dtype(np.float32)
+        self._stored = stored
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        return as_float32(self._stored.row(i))
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return as_float32(self._stored[start:stop])
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        out[...] = as_float32(self._stored.take(rows))
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        self._stored.prefetch(rows)

@@ -1,0 +1,320 @@
+"""An open EMBD file: its tensors as views, its tokens as words."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.bfloat import BFloat16Matrix, as_float32, bfloat16_dtype
+from embmap.embedding_file import EmbeddingFile
+from embmap.errors import StaleIndexError
+from embmap.formats.embd.layout import (
+    CHECKSUM_ENABLED,
+    FOOTER,
+    FORMAT,
+    REQUIRED_METADATA,
+    TENSORS_ALIGNED,
+    EmbdLayout,
+    TensorLayout,
+    fnv1a,
+    parse,
+)
+from embmap.index_source import IndexChoice, IndexSource
+from embmap.mapping import MappedFile
+from embmap.matrix import Matrix, dense_matrix
+from embmap.report import Progress, Report
+from embmap.vocabulary import Vocabulary, vocabulary_of
+
+__all__ = ["EmbdFile", "Tensors"]
+
+_READ = 1 << 22
+_ALIGN = 64
+# What the word embedding is called in the models people have, the most common name first.
+_WORD_EMBEDDINGS = (
+    "embeddings.word_embeddings.weight",
+    "word_embeddings.weight",
+    "embed_tokens.weight",
+    "wte.weight",
+    "token_embedding.weight",
+    "shared.weight",
+)
+
+
+class Tensors(Mapping[str, npt.NDArray[Any]]):
+    """The tensors of a file by name: read-only arrays, views where the file is mapped.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    layout : EmbdLayout
+        Where they are.
+    """
+
+    def __init__(self, file: MappedFile, layout: EmbdLayout) -> None:
+        self._file = file
+        self._tensors = {tensor.name: tensor for tensor in layout.tensors}
+
+    def layout(self, name: str) -> TensorLayout:
+        """Return where a tensor is and what it is, without reading it.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Returns
+        -------
+        TensorLayout
+            Name, dtype, shape, offset, nbytes.
+
+        Raises
+        ------
+        KeyError
+            When there is no tensor of that name.
+        """
+        return self._tensors[name]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Return a tensor; one of bfloat16 as ml_dtypes has it, or as uint16 without that."""
+        tensor = self._tensors[name]
+        dtype = bfloat16_dtype() if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype)
+        return self._file.array(tensor.offset, dtype, tensor.shape)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names in the order of the file."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        """Name the tensors; reads nothing."""
+        return f"<Tensors of {self._file.path}: {', '.join(self)}, not read>"
+
+
+class EmbdFile(EmbeddingFile):
+    """An EMBD file: tensors by name, a WordPiece vocabulary, metadata.
+
+    A token's vector is its row of the word embedding tensor.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The open file.
+    dialect : str, optional
+        Read it as "spec" or "flat".
+    index : str or path-like
+        Where an index over its tokens comes from; see :func:`embmap.open`.
+    vocab : path-like or sequence of str, optional
+        Tokens for a file that holds none.
+
+    Raises
+    ------
+    FormatError
+        When it is no EMBD file.
+    StaleIndexError
+        When an index is required and does not match.
+    ValueError
+        When `vocab` is given for a file that has tokens, or does not fit.
+    """
+
+    format: ClassVar[str] = FORMAT
+
+    def __init__(
+        self,
+        file: MappedFile,
+        dialect: str | None = None,
+        index: IndexChoice = "auto",
+        vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+    ) -> None:
+        layout = self._offsets = parse(file, dialect)
+        words = None
+        n_words = None if layout.vocabulary is None else layout.vocabulary.n
+        chosen = _word_embedding(layout, n_words)
+        matrix = None if chosen is None else _matrix(file, chosen)
+        if layout.vocabulary is not None:
+            if vocab is not None:
+                raise ValueError(f"{file.path} has tokens of its own; vocab= is for files without")
+            words = Vocabulary(file, layout.vocabulary, IndexSource(file, index))
+        elif vocab is not None:
+            rows = 0 if matrix is None else len(matrix)
+            words = vocabulary_of(vocab, rows, FORMAT, backend=file.backend, index=index)
+        elif index not in ("auto", "memory"):
+            raise StaleIndexError(f"{file.path} has no tokens that an index could be about")
+        super().__init__(file, layout.dialect, words, matrix)
+        self._tensors = Tensors(file, layout)
+
+    @property
+    def tensors(self) -> Tensors:
+        """The tensors by name: read-only arrays, made when they are asked for."""
+        self._check_open()
+        return self._tensors
+
+    def tensor(self, name: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """Return a tensor, converted if need be.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        dtype : dtype-like, optional
+            What to convert it to, bfloat16 by its value; as it is stored by default.
+
+        Returns
+        -------
+        numpy.ndarray
+            The tensor's shape; a view of the file where nothing is converted and it is mapped.
+
+        Raises
+        ------
+        KeyError
+            When there is no tensor of that name.
+        """
+        array = self.tensors[name]
+        if dtype is None:
+            return array
+        if self._tensors.layout(name).dtype == "bfloat16":
+            array = as_float32(array)
+        return array.astype(dtype, copy=False)
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Numbers of the tokens "pad", "unk", "cls", "sep", "mask"; empty when there are none."""
+        return dict(self._offsets.special_tokens)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata: keys and values, all str; the last of repeated keys."""
+        self._check_open()
+        return dict(self._offsets.metadata)
+
+    def close(self) -> None:
+        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
+        super().close()
+        del self._tensors
+
+    def info(self) -> dict[str, Any]:
+        """Return what is known about the file without reading its data.
+
+        Returns
+        -------
+        dict
+            As of :meth:`EmbeddingFile.info`, with special_tokens, checksums, aligned and a chunk
+            for each tensor: name, dtype, shape, offset, alignment, nbytes.
+        """
+        info = super().info()
+        info["special_tokens"] = self.special_tokens
+        info["checksums"] = bool(self._offsets.flags & CHECKSUM_ENABLED)
+        info["aligned"] = bool(self._offsets.flags & TENSORS_ALIGNED)
+        info["chunks"] = [
+            {
+                "name": tensor.name,
+                "dtype": tensor.dtype.replace("<", ""),
+                "shape": list(tensor.shape),
+                "offset": tensor.offset,
+                # The largest power of two that divides the offset, up to a page.
+                "alignment": min(tensor.offset & -tensor.offset, 4096),
+                "nbytes": tensor.nbytes,
+            }
+            for tensor in self._offsets.tensors
+        ]
+        return info
+
+    def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        layout = self._offsets
+        report.checked += ["tensor names", "metadata"]
+        for message, offset in layout.warnings:
+            report.warning(message, offset)
+        for tensor in layout.tensors:
+            if tensor.name_hash is not None and tensor.name_hash != fnv1a(tensor.name.encode()):
+                report.error(f"the hash of the name {tensor.name!r} is wrong")
+            if layout.flags & TENSORS_ALIGNED and tensor.offset % _ALIGN:
+                report.warning(
+                    f"tensor {tensor.name!r} is not aligned to {_ALIGN} bytes, but the flag is set",
+                    tensor.offset,
+                )
+        for name, number in layout.special_tokens.items():
+            if layout.vocabulary is not None and number >= layout.vocabulary.n:
+                report.warning(f"the special token {name!r} has the number {number}, which is none")
+        if layout.dialect == "flat":
+            report.checked.append("nothing else: flat files have no checksums")
+            return
+        keys = dict(layout.metadata)
+        for key in REQUIRED_METADATA:
+            if key not in keys:
+                report.warning(f"the metadata have no {key!r}")
+        self._verify_padding(report)
+        if layout.flags & CHECKSUM_ENABLED:
+            self._verify_checksums(report, progress)
+        else:
+            report.warning("the file has no checksums: its data are unverified")
+
+    def _verify_padding(self, report: Report) -> None:
+        """Look for bytes other than zero between tensors."""
+        report.checked.append("padding")
+        layout = self._offsets
+        position, end = layout.data_offset, layout.data_offset + layout.data_nbytes
+        spans = sorted((tensor.offset, tensor.nbytes) for tensor in layout.tensors)
+        for offset, nbytes in [*spans, (end, 0)]:
+            for start in range(position, offset, _READ):
+                gap = self._file.array(start, np.uint8, min(_READ, offset - start))
+                if gap.any():
+                    report.warning("the padding is not zero", start + int(gap.argmax()))
+                    break
+            position = max(position, offset + nbytes)
+
+    def _verify_checksums(self, report: Report, progress: Progress | None) -> None:
+        """Compare the checksums of the file and of its data, reading everything once."""
+        report.checked.append("checksums")
+        self._file.check_whole()
+        layout, file = self._offsets, self._file
+        footer = file.nbytes - FOOTER.size
+        data_sum, file_sum, _, _ = FOOTER.unpack(file.read(footer, FOOTER.size))
+        first, last = layout.data_offset, layout.data_offset + layout.data_nbytes
+        of_data = of_file = 0
+        bounds = sorted({0, min(first, footer), min(last, footer), footer})
+        for begin, end in pairwise(bounds):
+            for start in range(begin, end, _READ):
+                block = file.array(start, np.uint8, min(_READ, end - start)).data
+                of_file = zlib.crc32(block, of_file)
+                if first <= start < last:
+                    of_data = zlib.crc32(block, of_data)
+                if progress is not None:
+                    progress("checking checksums", start + len(block), footer)
+        if of_data != data_sum:
+            report.error("the checksum of the tensor data does not hold", first)
+        if of_file != file_sum:
+            report.error("the checksum of the file does not hold", footer + 4)
+
+
+def _word_embedding(layout: EmbdLayout, n_words: int | None) -> TensorLayout | None:
+    """Return the tensor whose rows belong to the tokens."""
+    matrices = [tensor for tensor in layout.tensors if len(tensor.shape) == 2]
+    if n_words is not None:
+        matrices = [tensor for tensor in matrices if tensor.shape[0] >= n_words]
+    for ending in _WORD_EMBEDDINGS:
+        for tensor in matrices:
+            if tensor.name == ending or tensor.name.endswith(f".{ending}"):
+                return tensor
+    # No known name: the only matrix with a row for each token.
+    fitting = [tensor for tensor in matrices if n_words and tensor.shape[0] == n_words]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _matrix(file: MappedFile, tensor: TensorLayout) -> Matrix:
+    shape = cast("tuple[int, int]", tensor.shape)
+    if tensor.dtype == "bfloat16":
+        return BFloat16Matrix(dense_matrix(file, tensor.offset, shape, "<u2"))
+    return dense_matrix(file, tensor.offset, shape, tensor.dtype)

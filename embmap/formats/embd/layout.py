@@ -1,0 +1,451 @@
+"""The layout of EMBD files: from bytes to frozen offsets, everything validated.
+
+"spec" is the published text: a header of 64 bytes, metadata, vocabulary, tensor index, tensor data,
+footer. "flat" is what the one program emits that uses the magic in the wild: tensors one after the
+other and then the vocabulary, without padding or checksums. docs/formats/embd.md tells how they are
+told apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+
+from embmap.errors import ChecksumError, FormatError, TruncatedError, UnsupportedError
+from embmap.fields import FieldReader
+from embmap.mapping import MappedFile
+from embmap.records import Records, scan
+
+__all__ = [
+    "DIALECTS",
+    "DTYPES",
+    "FORMAT",
+    "MAGIC",
+    "REQUIRED_METADATA",
+    "EmbdLayout",
+    "TensorLayout",
+    "fnv1a",
+    "parse",
+]
+
+FORMAT = "embd"
+MAGIC = b"EMBD"
+END_MAGIC = b"DBME"
+DIALECTS = ("spec", "flat")
+
+VOCAB_EMBEDDED, TENSORS_ALIGNED, CHECKSUM_ENABLED, COMPRESSED = 1, 2, 4, 8
+DTYPES = {
+    0: "<f4",
+    1: "<f2",
+    2: "bfloat16",
+    3: "<i4",
+    4: "<i2",
+    5: "<i1",
+    6: "<u4",
+    7: "<u2",
+    8: "<u1",
+}
+ITEMSIZES = {"bfloat16": 2} | {name: int(name[2:]) for name in DTYPES.values() if name[0] == "<"}
+SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
+REQUIRED_METADATA = (
+    "model_name",
+    "model_version",
+    "embedding_dim",
+    "vocab_size",
+    "num_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_emb",
+    "created_at",
+)
+HEADER = struct.Struct("<4sHHIIIIIIIIQQII")
+DESCRIPTOR = struct.Struct("<IBBH4IQ")
+FOOTER = struct.Struct("<II4sI")
+VOCABULARY_HEAD = 12
+_MOST_METADATA = 1 << 20
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Where a tensor is.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    dtype : str
+        As numpy spells it, or "bfloat16".
+    shape : tuple of int
+        One to four dimensions.
+    offset : int
+        Where its data start in the file.
+    nbytes : int
+        Bytes of data.
+    name_hash : int or None
+        The stored FNV-1a hash of its name; None in flat files.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    name_hash: int | None
+
+
+@dataclass(frozen=True)
+class EmbdLayout:
+    """Everything an open file needs to know.
+
+    Attributes
+    ----------
+    dialect : str
+        "spec" or "flat".
+    tensors : tuple of TensorLayout
+        In the order of the file.
+    vocabulary : Records or None
+        The tokens.
+    special_tokens : dict
+        Numbers of the tokens "pad", "unk", "cls", "sep" and "mask"; empty when there are none.
+    metadata : tuple of (str, str)
+        Keys and values, in the order of the file.
+    flags : int
+        The header's flags; 0 in flat files.
+    data_offset, data_nbytes : int
+        The tensor data section.
+    warnings : tuple of (str, int)
+        What breaks a rule of the text without making the file unreadable, and where.
+    """
+
+    dialect: str
+    tensors: tuple[TensorLayout, ...]
+    vocabulary: Records | None
+    special_tokens: dict[str, int]
+    metadata: tuple[tuple[str, str], ...]
+    flags: int
+    data_offset: int
+    data_nbytes: int
+    warnings: tuple[tuple[str, int], ...]
+
+
+def fnv1a(name: bytes) -> int:
+    """Return the FNV-1a hash of a tensor name.
+
+    Parameters
+    ----------
+    name : bytes
+        UTF-8.
+
+    Returns
+    -------
+    int
+        32 bits.
+    """
+    value = 0x811C9DC5
+    for byte in name:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def parse(file: MappedFile, dialect: str | None = None) -> EmbdLayout:
+    """Parse an EMBD file.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    dialect : {"spec", "flat"}, optional
+        Read it as this one; by default the bytes decide.
+
+    Returns
+    -------
+    EmbdLayout
+        Offsets and sizes, all inside the file.
+
+    Raises
+    ------
+    FormatError
+        When it is neither.
+    """
+    if dialect is not None and dialect not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
+    reader = FieldReader(file, FORMAT)
+    magic = reader.raw(4, "magic")
+    if magic != MAGIC:
+        raise FormatError("not an EMBD file", **reader.where("magic", 0), found=magic)
+    version = reader.u32("version")
+    if version & 0xFFFF != 1:
+        raise UnsupportedError(
+            "this version of EMBD files is not known, or the file is of another format with the "
+            "same magic",
+            **reader.where("version_major", 4),
+            found=version & 0xFFFF,
+            expected=1,
+        )
+    if dialect == "spec" or (dialect is None and _is_spec(file)):
+        return _parse_spec(file)
+    if dialect == "flat":
+        return _parse_flat(file)
+    minor = version >> 16
+    if minor:  # only the text has minor versions
+        return _parse_spec(file)
+    try:
+        return _parse_flat(file)
+    except FormatError as as_flat:
+        raise FormatError(
+            "neither reading holds: as the text has it, the checksum, size and end magic do not "
+            f"match; as tensors followed by a vocabulary: {as_flat}",
+            path=file.path,
+            format=FORMAT,
+        ) from None
+
+
+def _is_spec(file: MappedFile) -> bool:
+    """Whether the checksum of the header holds, or size and end magic do."""
+    if file.nbytes < HEADER.size:
+        return False
+    head = file.read(0, HEADER.size)
+    fields = HEADER.unpack(head)
+    size_holds = fields[12] == file.nbytes
+    ends = file.nbytes >= HEADER.size + FOOTER.size
+    end_holds = ends and file.read(file.nbytes - 8, 4) == END_MAGIC
+    return zlib.crc32(head[:56]) == fields[13] or (size_holds and end_holds)
+
+
+def _parse_spec(file: MappedFile) -> EmbdLayout:
+    """Parse the layout of the published text."""
+    reader = FieldReader(file, FORMAT)
+    head = reader.raw(HEADER.size, "header")
+    (_, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes) = (
+        HEADER.unpack(head)[:8]
+    )
+    index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = HEADER.unpack(head)[8:]
+    if flags & CHECKSUM_ENABLED and zlib.crc32(head[:56]) != checksum:
+        raise ChecksumError(
+            "the checksum of the header does not hold", **reader.where("header_checksum", 56)
+        )
+    if total != file.nbytes:
+        raise TruncatedError(
+            f"the header says {total} bytes, the file has {file.nbytes}",
+            **reader.where("total_file_size", 48),
+        )
+    end = file.nbytes - FOOTER.size
+    if end < HEADER.size or file.read(file.nbytes - 8, 4) != END_MAGIC:
+        raise TruncatedError(
+            "the file does not end in its end magic", **reader.where("magic_end", file.nbytes - 8)
+        )
+    if flags & COMPRESSED:
+        raise UnsupportedError("compressed tensors are not defined", **reader.where("flags", 8))
+    if flags & ~0xF:
+        raise UnsupportedError("unknown flags", **reader.where("flags", 8), found=hex(flags))
+    for what, offset, nbytes in (
+        ("metadata", metadata_offset, metadata_nbytes),
+        ("vocabulary", vocab_offset, vocab_nbytes),
+        ("tensor data", data_offset, data_nbytes),
+    ):
+        if nbytes and not HEADER.size <= offset <= end - nbytes:
+            raise TruncatedError(
+                f"the {what} section does not lie inside the file",
+                **reader.where(what, offset),
+                found=f"{nbytes} bytes",
+            )
+    warnings: list[tuple[str, int]] = []
+    if minor:
+        warnings.append((f"minor version {minor} is newer than this reader", 6))
+    metadata = _metadata(file, metadata_offset, metadata_nbytes, warnings)
+    vocabulary: Records | None = None
+    special: dict[str, int] = {}
+    if flags & VOCAB_EMBEDDED and vocab_nbytes:
+        vocabulary, special = _vocabulary(file, vocab_offset, vocab_nbytes)
+    tensors = _tensors(file, index_offset, n_tensors, data_offset, data_nbytes, end)
+    return EmbdLayout(
+        "spec",
+        tensors,
+        vocabulary,
+        special,
+        metadata,
+        flags,
+        data_offset,
+        data_nbytes,
+        tuple(warnings),
+    )
+
+
+def _metadata(
+    file: MappedFile, offset: int, nbytes: int, warnings: list[tuple[str, int]]
+) -> tuple[tuple[str, str], ...]:
+    """Parse the metadata section."""
+    if not nbytes:
+        return ()
+    reader = FieldReader(file, FORMAT, offset, offset + nbytes)
+    n_entries, total = reader.u32("entry_count"), reader.u32("total_size")
+    if 4 * n_entries > reader.remaining:
+        raise TruncatedError(
+            f"{n_entries} entries cannot fit into {reader.remaining} bytes",
+            **reader.where("entry_count", offset),
+        )
+    start = reader.offset
+    entries = []
+    for i in range(n_entries):
+        lengths = reader.u32(f"metadata entry {i}")
+        parts = []
+        for length in (lengths & 0xFFFF, lengths >> 16):
+            data = reader.raw(length, f"metadata entry {i}")
+            parts.append(reader.decode(data, reader.offset - length, f"metadata entry {i}"))
+        entries.append((parts[0], parts[1]))
+    if reader.offset - start != total:
+        warnings.append((f"the metadata state {total} bytes, not {reader.offset - start}", offset))
+    return tuple(entries)
+
+
+def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, dict[str, int]]:
+    """Parse the head of the vocabulary section and its special tokens."""
+    reader = FieldReader(file, FORMAT, offset, offset + nbytes)
+    n_tokens = reader.u32("token_count")
+    reader.u32("total_size")
+    special_offset = reader.u32("special_tokens")
+    if 2 * n_tokens > reader.remaining:
+        raise TruncatedError(
+            f"{n_tokens} tokens cannot fit into {reader.remaining} bytes",
+            **reader.where("token_count", offset),
+        )
+    records = Records(
+        reader.offset, offset + nbytes, n_tokens, FORMAT, noun="token", prefix=2, exact=False
+    )
+    special: dict[str, int] = {}
+    if special_offset:
+        end = offset + nbytes
+        size = 4 * len(SPECIAL_TOKENS)
+        if not offset <= special_offset <= end - size:
+            # Some count from the start of the section.
+            if offset + special_offset > end - size:
+                raise TruncatedError(
+                    "the special tokens do not lie inside the vocabulary section",
+                    **reader.where("special_tokens", offset + 8),
+                    found=special_offset,
+                )
+            special_offset += offset
+        numbers = FieldReader(file, FORMAT, special_offset, end)
+        special = {name: numbers.u32(f"{name}_id") for name in SPECIAL_TOKENS}
+    return records, special
+
+
+def _tensors(
+    file: MappedFile,
+    offset: int,
+    n_tensors: int,
+    data_offset: int,
+    data_nbytes: int,
+    end: int,
+) -> tuple[TensorLayout, ...]:
+    """Parse the tensor index: descriptors, then all names."""
+    reader = FieldReader(file, FORMAT, offset, end)
+    if not HEADER.size <= offset <= end or n_tensors * DESCRIPTOR.size > end - offset:
+        raise TruncatedError(
+            f"an index of {n_tensors} tensors does not lie inside the file",
+            **reader.where("tensor_index_count", 32),
+        )
+    table = reader.raw(n_tensors * DESCRIPTOR.size, "tensor index")
+    tensors = []
+    for i, row in enumerate(DESCRIPTOR.iter_unpack(table)):
+        name_hash, dtype, ndim, name_nbytes, *dims, start = row
+        field = f"descriptor of tensor {i}"
+        data = reader.raw(name_nbytes, f"name of tensor {i}")
+        name = reader.decode(data, reader.offset - name_nbytes, f"name of tensor {i}")
+        if dtype not in DTYPES:
+            raise reader.error(f"tensor {name!r} has an unknown data type", field, found=dtype)
+        if not 1 <= ndim <= 4 or any(dims[ndim:]):
+            raise reader.error(f"tensor {name!r} has impossible dimensions", field, found=dims)
+        tensor = _tensor(file, name, dtype, tuple(dims[:ndim]), data_offset + start, name_hash)
+        if start + tensor.nbytes > data_nbytes:
+            raise TruncatedError(
+                f"tensor {name!r} does not lie inside the tensor data",
+                **reader.where(field, offset + i * DESCRIPTOR.size),
+                found=f"{tensor.nbytes} bytes at {start} of {data_nbytes}",
+            )
+        tensors.append(tensor)
+    _check_apart(file, tensors)
+    return tuple(tensors)
+
+
+def _tensor(
+    file: MappedFile,
+    name: str,
+    dtype: int,
+    shape: tuple[int, ...],
+    offset: int,
+    name_hash: int | None,
+) -> TensorLayout:
+    itemsize = ITEMSIZES[DTYPES[dtype]]
+    if math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
+        raise FormatError(
+            f"tensor {name!r} has impossible dimensions", path=file.path, format=FORMAT, found=shape
+        )
+    nbytes = math.prod(shape) * itemsize
+    return TensorLayout(name, DTYPES[dtype], shape, offset, nbytes, name_hash)
+
+
+def _check_apart(file: MappedFile, tensors: list[TensorLayout]) -> None:
+    """Refuse tensors of one name and tensors that overlap."""
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise FormatError(
+                f"two tensors are called {tensor.name!r}", path=file.path, format=FORMAT
+            )
+        names.add(tensor.name)
+    ordered = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda t: t.offset)
+    for before, after in itertools.pairwise(ordered):
+        if before.offset + before.nbytes > after.offset:
+            raise FormatError(
+                f"tensors {before.name!r} and {after.name!r} overlap",
+                path=file.path,
+                format=FORMAT,
+                offset=after.offset,
+            )
+
+
+def _parse_flat(file: MappedFile) -> EmbdLayout:
+    """Parse tensors one after the other, then the vocabulary, up to the end of the file."""
+    reader = FieldReader(file, FORMAT, 8)
+    n_tensors = reader.u32("num_tensors")
+    if 12 * n_tensors > reader.remaining:
+        raise TruncatedError(
+            f"{n_tensors} tensors cannot fit into {reader.remaining} bytes",
+            **reader.where("num_tensors", 8),
+        )
+    tensors = []
+    for i in range(n_tensors):
+        name = reader.string(f"name of tensor {i}")
+        ndim = reader.u32(f"ndim of tensor {i}")
+        if not 1 <= ndim <= 4:
+            raise reader.error(f"tensor {name!r} has impossible dimensions", "ndim", found=ndim)
+        shape = tuple(reader.u32(f"dims of tensor {i}") for _ in range(ndim))
+        tensor = _tensor(file, name, 0, shape, reader.offset, None)
+        if tensor.nbytes > reader.remaining:
+            raise TruncatedError(
+                f"tensor {name!r} needs {tensor.nbytes} bytes, {reader.remaining} are left",
+                **reader.where(f"data of tensor {i}"),
+            )
+        reader.offset += tensor.nbytes
+        tensors.append(tensor)
+    _check_apart(file, tensors)
+    n_tokens = reader.u32("vocab_size")
+    records = Records(reader.offset, file.nbytes, n_tokens, FORMAT, noun="token")
+    scan(file, records)  # the only proof that this is the layout: it ends where the file does
+    data_offset = tensors[0].offset if tensors else reader.offset
+    return EmbdLayout(
+        "flat",
+        tuple(tensors),
+        records if n_tokens else None,
+        {},
+        (),
+        0,
+        data_offset,
+        reader.offset - data_offset,
+        (),
+    )

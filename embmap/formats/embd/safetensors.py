@@ -1,0 +1,150 @@
+"""From safetensors to EMBD: a model's file, its vocabulary and its configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.formats.embd.writer import write
+
+__all__ = ["from_safetensors"]
+
+_BLOCK_NBYTES = 1 << 22
+_DTYPES = {
+    "F32": "f4",
+    "F16": "f2",
+    "I64": "i8",
+    "I32": "i4",
+    "I16": "i2",
+    "I8": "i1",
+    "U32": "u4",
+    "U16": "u2",
+    "U8": "u1",
+}
+
+
+def from_safetensors(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    align: int = 64,
+    checksums: bool = True,
+) -> Path:
+    """Turn a safetensors model into an EMBD file, in bounded memory.
+
+    Parameters
+    ----------
+    source : path-like
+        The ``.safetensors`` file. A ``config.json`` beside it fills the metadata.
+    target : path-like, optional
+        The file to write; the source's name with ``.weights`` by default.
+    vocab : path-like or sequence of str, optional
+        A text file with one token per line (``vocab.txt``), or the tokens.
+    metadata : mapping, optional
+        What to put into the metadata in place of what the configuration says.
+    align : int
+        Tensors start at multiples of it.
+    checksums : bool
+        Whether to write checksums.
+
+    Returns
+    -------
+    pathlib.Path
+        The file written.
+
+    Raises
+    ------
+    ImportError
+        When safetensors is not installed.
+    ValueError
+        When a tensor is of a type that EMBD files do not hold, such as float64, or holds int64
+        numbers beyond 32 bits.
+    OSError
+        When a file cannot be read or written.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError(
+            "from_safetensors needs safetensors: pip install 'embmap[safetensors]'"
+        ) from error
+    path = Path(os.fsdecode(source))
+    if isinstance(vocab, str | os.PathLike):
+        text = Path(vocab).read_bytes().decode("utf-8-sig").removesuffix("\n")
+        vocab = [token.removesuffix("\r") for token in text.split("\n")]
+    try:
+        opened = safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from None
+    with opened as model:
+        tensors = {name: _Slices(name, model.get_slice(name)) for name in model.offset_keys()}
+        return write(
+            path.with_suffix(".weights") if target is None else target,
+            tensors,
+            vocab=vocab,
+            metadata={**_described(path, len(vocab or ())), **(metadata or {})},
+            align=align,
+            checksums=checksums,
+        )
+
+
+class _Slices:
+    """A tensor of a safetensors file, read a few rows at a time.
+
+    EMBD files hold no int64; such a tensor becomes int32 where its numbers allow.
+    """
+
+    def __init__(self, name: str, stored: Any) -> None:
+        kind = stored.get_dtype()
+        self._name = name
+        self._stored = stored
+        self.shape: tuple[int, ...] = tuple(stored.get_shape())
+        if kind == "BF16":
+            from embmap.codecs.bfloat import bfloat16_dtype
+
+            self.dtype = bfloat16_dtype()
+        elif kind in _DTYPES:
+            self.dtype = np.dtype("i4" if kind == "I64" else _DTYPES[kind])
+        else:
+            raise ValueError(f"tensor {name!r} is {kind}, which EMBD files do not hold")
+
+    def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Return the tensor's first dimension a few entries at a time."""
+        row_nbytes = max(int(np.prod(self.shape[1:])) * 8, 1)
+        step = max(_BLOCK_NBYTES // row_nbytes, 1)
+        for start in range(0, self.shape[0], step):
+            block = self._stored[start : min(start + step, self.shape[0])]
+            if block.dtype == np.int64:
+                narrow = block.astype(np.int32)
+                if not np.array_equal(narrow, block):
+                    raise ValueError(f"tensor {self._name!r} holds numbers beyond 32 bits")
+                block = narrow
+            yield start, block
+
+
+def _described(path: Path, n_tokens: int) -> dict[str, str]:
+    """Return the metadata that the configuration beside a model gives."""
+    beside = path.with_name("config.json")
+    config = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
+    hidden = config.get("hidden_size", "unknown")
+    return {
+        "model_name": str(config.get("_name_or_path") or path.stem),
+        "model_version": "1.0.0",
+        "embedding_dim": str(hidden),
+        "vocab_size": str(config.get("vocab_size", n_tokens)),
+        "num_layers": str(config.get("num_hidden_layers", "unknown")),
+        "num_attention_heads": str(config.get("num_attention_heads", "unknown")),
+        "hidden_size": str(hidden),
+        "intermediate_size": str(config.get("intermediate_size", "unknown")),
+        "max_position_emb": str(config.get("max_position_embeddings", "unknown")),
+        "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
