@@ -9,6 +9,8 @@ from typing import Any
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
+from embmap.formats.cvc.file import CvcFile
+from embmap.formats.cvc.layout import MAGIC as CVC_MAGIC
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
 from embmap.formats.finalfusion.file import FinalfusionFile
@@ -27,6 +29,10 @@ FORMATS: dict[str, tuple[Callable[[MappedFile], bool], Opener]] = {
     "embd": (
         lambda file: file.read(0, min(4, file.nbytes)) == EMBD_MAGIC,
         EmbdFile,
+    ),
+    "cvc": (
+        lambda file: file.read(0, min(4, file.nbytes)) == CVC_MAGIC,
+        CvcFile,
     ),
 }
 
@@ -47,7 +53,7 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion", "embd"}, optional
+    format : {"finalfusion", "embd", "cvc"}, optional
         Its format; by default the bytes decide, and never the name.
     layout : str, optional
         A dialect of the format, where the bytes allow two.

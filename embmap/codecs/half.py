@@ -1,0 +1,51 @@
+"""Half precision: IEEE float16 to float32, exactly, for all 65,536 patterns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["decode_half"]
+
+_BLOCK = 1 << 16  # items: the integers in between stay in the second-level cache
+_SCALE = np.float32(2.0**112)
+
+
+def decode_half(
+    bits: npt.NDArray[np.uint16], out: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """Return half-precision numbers as float32.
+
+    A half's exponent and fraction, shifted to where a float32 has them, are the number times
+    2**-112, which a multiplication mends for every finite number, subnormal ones included.
+
+    Parameters
+    ----------
+    bits : numpy.ndarray
+        Any shape, uint16: the patterns.
+    out : numpy.ndarray, optional
+        The same shape, float32, contiguous: where to put them.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, float32; NaN keeps its payload.
+    """
+    out = np.empty(bits.shape, np.float32) if out is None else out
+    source, target = bits.reshape(-1), out.reshape(-1)
+    for start in range(0, source.size, _BLOCK):
+        block = source[start : start + _BLOCK]
+        wide = block.astype(np.uint32)
+        sign = wide & np.uint32(0x8000)
+        wide &= np.uint32(0x7FFF)
+        special = int(wide.max(initial=0)) >= 0x7C00
+        infinite = np.flatnonzero(wide >= np.uint32(0x7C00)) if special else None
+        wide <<= np.uint32(13)
+        values = target[start : start + _BLOCK]
+        np.multiply(wide.view(np.float32), _SCALE, out=values)
+        patterns = values.view(np.uint32)
+        if infinite is not None:
+            patterns[infinite] = wide[infinite] | np.uint32(0x7F800000)
+        sign <<= np.uint32(16)
+        patterns |= sign
+    return out

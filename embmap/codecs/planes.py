@@ -1,0 +1,116 @@
+"""Byte planes: float32 numbers whose bytes are looked up in a dictionary for each of four planes.
+
+A payload is the number of values, the bits of a code in each plane, and for each plane, the least
+significant byte first, its dictionary and the codes, packed with the most significant bit first.
+Any range of values can be decoded without those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Planes", "decode_planes", "parse_planes"]
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Where the parts of a payload are.
+
+    Attributes
+    ----------
+    n : int
+        Number of values.
+    bits : tuple of int
+        Bits of a code in each plane.
+    dictionaries : tuple of (int, int)
+        Offset and size of each plane's dictionary, in bytes from the start of the payload.
+    codes : tuple of int
+        Offset of each plane's codes.
+    """
+
+    n: int
+    bits: tuple[int, ...]
+    dictionaries: tuple[tuple[int, int], ...]
+    codes: tuple[int, ...]
+
+
+def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
+    """Parse the head of a payload.
+
+    Parameters
+    ----------
+    payload : numpy.ndarray
+        Shape (bytes,), uint8: all of it.
+
+    Returns
+    -------
+    Planes
+        Offsets, all inside the payload.
+
+    Raises
+    ------
+    ValueError
+        When the parts do not fill the payload or a plane is impossible.
+    """
+    size = payload.size
+    if size < 8:
+        raise ValueError("the payload ends in its head")
+    head = payload[:8].tobytes()
+    n, bits = int.from_bytes(head[:4], "little"), tuple(head[4:8])
+    position = 8
+    dictionaries, codes = [], []
+    for plane, width in enumerate(bits):
+        if not 1 <= width <= 8 or position + 2 > size:
+            raise ValueError(f"plane {plane} has codes of {width} bits or is cut off")
+        entries = int.from_bytes(payload[position : position + 2].tobytes(), "little")
+        if entries > 256 or (n and not entries):
+            raise ValueError(f"plane {plane} has a dictionary of {entries} bytes")
+        dictionaries.append((position + 2, entries))
+        codes.append(position + 2 + entries)
+        position = codes[-1] + -(-n * width // 8)
+    if position != size:
+        raise ValueError(f"the planes take {position} bytes, the payload has {size}")
+    return Planes(n, bits, tuple(dictionaries), tuple(codes))
+
+
+def decode_planes(
+    payload: npt.NDArray[np.uint8], planes: Planes, start: int, stop: int
+) -> npt.NDArray[np.float32]:
+    """Decode a range of values.
+
+    Parameters
+    ----------
+    payload : numpy.ndarray
+        Shape (bytes,), uint8: all of it.
+    planes : Planes
+        Where its parts are.
+    start, stop : int
+        Which values, in 0 to ``planes.n``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (stop - start,), float32, bit for bit.
+
+    Raises
+    ------
+    ValueError
+        When a code is not in its dictionary.
+    """
+    values = np.empty((stop - start, 4), np.uint8)
+    for plane, width in enumerate(planes.bits):
+        places = np.arange(start, stop, dtype=np.int64) * width
+        first = planes.codes[plane] + (places >> 3)
+        # A code lies in two bytes at the most; behind the last one any byte will do.
+        window = payload[first].astype(np.uint16) << np.uint16(8)
+        window |= payload[np.minimum(first + 1, payload.size - 1)]
+        shift = (16 - width - (places & 7)).astype(np.uint16)
+        codes = (window >> shift) & np.uint16((1 << width) - 1)
+        offset, entries = planes.dictionaries[plane]
+        if codes.size and int(codes.max()) >= entries:
+            raise ValueError(f"a code of plane {plane} is not in its dictionary")
+        values[:, plane] = payload[offset : offset + entries][codes]
+    return values.view("<f4").reshape(-1)
