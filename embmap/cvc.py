@@ -1,5 +1,5 @@
-"""CVC files by their public name."""
+"""CVC files by their public name: ``embmap.cvc.write``, ``write_columns``."""
 
-from embmap.formats.cvc import Chunk, CvcFile
+from embmap.formats.cvc import Chunk, CvcFile, Section, write, write_columns
 
-__all__ = ["Chunk", "CvcFile"]
+__all__ = ["Chunk", "CvcFile", "Section", "write", "write_columns"]

@@ -11,6 +11,7 @@ import embmap
 from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import decode_planes, parse_planes
+from embmap.cvc import Section, write, write_columns
 
 RNG = np.random.default_rng(0)
 
@@ -297,3 +298,156 @@ def test_large_files_are_decoded_by_threads_to_the_same(tmp_path):
     path.write_bytes(cvc(one_matrix(40_000, 128, chunks), payloads))
     with embmap.open(path) as file:
         assert np.array_equal(np.asarray(file.vectors), halves.astype(np.float32))
+
+
+@pytest.mark.parametrize("version", ["0.1", "1.0"])
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_what_is_written_comes_back(tmp_path, version, compression):
+    vectors = RNG.standard_normal((25, 6)).astype(np.float32)
+    path = tmp_path / "a.cvc"
+    options = {"compression": compression, "version": version, "chunk_rows": 10}
+    if compression == "lossless" and version == "0.1":
+        with pytest.raises(ValueError, match=r"version 1\.0 does"):
+            write(path, vectors, **options)
+        return
+    sections = [{"start": 0, "stop": 3, "metadata": {"lang": "ü"}}, Section(3, 25, {})]
+    assert write(path, vectors, **options, sections=sections, metadata={"x": [1]}) == path
+    with embmap.open(path) as file:
+        assert file.layout == version
+        assert [chunk.rows for chunk in file.chunks] == [10, 10, 5]
+        assert file.section(lang="ü").tolist() == [0, 1, 2]
+        assert file.metadata == {"x": [1]}
+        assert file.verify().ok
+        found = np.asarray(file.vectors)
+        if compression == "lossless":
+            assert found.tobytes() == vectors.tobytes()
+        elif compression == "fp16":
+            assert np.array_equal(found, vectors.astype(np.float16).astype(np.float32))
+        else:
+            for chunk, rows in zip(file.chunks, np.split(vectors, [10, 20]), strict=True):
+                step = (rows.max() - rows.min()) / 255
+                assert np.abs(chunk.decode() - rows).max() <= 0.51 * step
+        again = write(tmp_path / "b.cvc", file.vectors, **options)
+    with embmap.open(again) as file:
+        assert np.allclose(np.asarray(file.vectors), found, atol=1e-6)
+
+
+def test_any_blocks_make_the_same_chunks(tmp_path):
+    vectors = RNG.standard_normal((23, 4)).astype(np.float32)
+    whole = write(tmp_path / "a", vectors, chunk_rows=7).read_bytes()
+    for sizes in ([23], [1] * 23, [10, 0, 13], [6, 9, 8]):
+        parts = iter(np.split(vectors, np.cumsum(sizes)[:-1]))
+        assert write(tmp_path / "b", parts, chunk_rows=7).read_bytes() == whole
+    with embmap.open(tmp_path / "b") as file:
+        assert [chunk.rows for chunk in file.chunks] == [7, 7, 7, 2]
+
+
+def test_the_bytes_are_those_of_the_text(tmp_path):
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    header = {
+        "num_vectors": 2,
+        "dimension": 2,
+        "compression": "fp16",
+        "chunks": [{"rows": 2, "compression": "fp16"}],
+    }
+    path = write(tmp_path / "a", rows)
+    assert path.read_bytes() == cvc(header, [rows.astype(np.float16).tobytes()])
+    path = write(tmp_path / "a", rows, version="1.0")
+    assert path.read_bytes() == cvc(header, [rows.astype(np.float16).tobytes()], "1.0")
+
+
+def test_each_chunk_may_choose(tmp_path):
+    vectors = RNG.standard_normal((30, 4)).astype(np.float32)
+    path = write(
+        tmp_path / "a",
+        vectors,
+        chunk_rows=10,
+        version="1.0",
+        compression=lambda number, chunk: ["int8", "fp16", "lossless"][number],
+    )
+    with embmap.open(path) as file:
+        assert [chunk.compression for chunk in file.chunks] == ["int8", "fp16", "lossless"]
+        assert np.array_equal(file[20:], vectors[20:])
+
+
+def test_no_vectors_and_equal_ones_are_written(tmp_path):
+    for version in ("0.1", "1.0"):
+        with embmap.open(write(tmp_path / "a", np.empty((0, 5), "f4"), version=version)) as file:
+            assert file.shape == (0, 5)
+            assert np.asarray(file.vectors).shape == (0, 5)
+    path = write(tmp_path / "a", np.full((3, 2), 7.5, "f4"), compression="int8")
+    with embmap.open(path) as file:
+        assert np.asarray(file.vectors).tolist() == [[7.5, 7.5]] * 3
+
+
+def test_columns_come_back(tmp_path):
+    columns = {
+        "text": RNG.standard_normal((25, 4)).astype(np.float32),
+        "raw": RNG.standard_normal((25, 2)).astype(np.float32),
+        "id": np.arange(25, dtype=np.int64),
+        "kind": np.arange(25, dtype=np.uint8).reshape(25, 1),
+        "half": RNG.standard_normal((25, 1)).astype(np.float16),
+    }
+    path = write_columns(
+        tmp_path / "a", columns, compression={"text": "fp16"}, chunk_rows=10, metadata={"m": 1}
+    )
+    with embmap.open(path) as file:
+        assert file.layout == "2.0"
+        assert list(file.columns) == list(columns)
+        assert file.metadata == {"m": 1}
+        for name, expected in columns.items():
+            found = np.asarray(file.columns[name])
+            wanted = expected.reshape(25, -1)
+            if name == "text":
+                wanted = wanted.astype(np.float16).astype(np.float32)
+            assert found.dtype == wanted.dtype
+            assert np.array_equal(found, wanted)
+        assert file.verify().ok
+
+
+ROWS = np.ones((4, 2), np.float32)
+UNWRITABLE = {
+    "integers": (ROWS.astype(int), {}, "floating point"),
+    "nan as int8": (ROWS * np.float32(np.nan), {"compression": "int8"}, "no NaN"),
+    "too large for half": (ROWS * np.float32(1e6), {}, "cannot hold"),
+    "float64 without loss": (
+        ROWS.astype(float),
+        {"compression": "lossless", "version": "1.0"},
+        "holds float32",
+    ),
+    "an unknown compression": (ROWS, {"compression": "zip"}, "no compression 'zip'"),
+    "an unknown version": (ROWS, {"version": "2.0"}, "version must be"),
+    "no rows in a chunk": (ROWS, {"chunk_rows": 0}, "must be positive"),
+    "sections beyond the rows": (ROWS, {"sections": [{"start": 3, "stop": 5}]}, "does not exist"),
+    "metadata that are keys": (ROWS, {"metadata": {"chunks": 1}}, "for itself"),
+    "metadata that are no JSON": (ROWS, {"metadata": {"a": object()}}, "not JSON"),
+    "blocks of two widths": ([ROWS, ROWS[:, :1]], {}, "1 columns"),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_what_does_not_fit_is_refused_and_the_old_file_stays(tmp_path, case):
+    vectors, options, message = UNWRITABLE[case]
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+    with pytest.raises(ValueError, match=message):
+        write(path, vectors, **options)
+    assert path.read_bytes() == b"old"
+    assert [item.name for item in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({}, {}, "same length"),
+        ({"a": [1.0], "b": [1.0, 2.0]}, {}, "same length"),
+        ({"a": np.zeros(2)}, {}, "float64"),
+        ({"a": np.zeros(2, np.int32)}, {"compression": "fp16"}, "only float32"),
+        ({"a": np.zeros(2, np.float32)}, {"compression": "lossless"}, "version 1.0 does"),
+        ({"a": np.zeros(2, np.float32)}, {"chunk_rows": 0}, "positive"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(tmp_path, columns, options, message):
+    with pytest.raises(ValueError, match=message):
+        write_columns(tmp_path / "a", columns, **options)
+    assert list(tmp_path.iterdir()) == []

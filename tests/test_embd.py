@@ -14,6 +14,7 @@ from embmap.embd import write
 from embmap.formats.embd.layout import REQUIRED_METADATA, fnv1a
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##ing", "日本"]
+SPECIAL = ["pad", "unk", "cls", "sep", "mask"]
 METADATA = dict.fromkeys(REQUIRED_METADATA, "1") | {"extra": "ü"}
 RNG = np.random.default_rng(0)
 TENSORS = {
@@ -87,6 +88,7 @@ def test_a_closed_file_raises_but_its_tensors_live(path):
         lambda: file.tensors,
         lambda: file.tensor("bias"),
         lambda: file.metadata,
+        lambda: file.special_tokens,
         lambda: file.info(),
     ):
         with pytest.raises(embmap.ClosedError):
@@ -192,9 +194,17 @@ REFUSED = {
     "tokens without UTF-8": (ONE, {"vocab": ["\ud800"]}, "no UTF-8"),
     "tokens that are no str": (ONE, {"vocab": [b"a"]}, "is a str"),
     "some special tokens": (ONE, {"vocab": ["a"], "special_tokens": {"pad": 0}}, "must name"),
+    "special tokens that are no numbers": (
+        ONE,
+        {
+            "vocab": ["a"],
+            "special_tokens": dict.fromkeys(SPECIAL, 0.5),
+        },
+        "is a number",
+    ),
     "special tokens beyond the vocabulary": (
         ONE,
-        {"vocab": ["a"], "special_tokens": dict.fromkeys(["pad", "unk", "cls", "sep", "mask"], 1)},
+        {"vocab": ["a"], "special_tokens": dict.fromkeys(SPECIAL, 1)},
         "of 1 tokens",
     ),
 }
@@ -209,6 +219,12 @@ def test_what_does_not_fit_is_refused_and_the_old_file_stays(tmp_path, case):
         write(path, tensors, **options)
     assert path.read_bytes() == b"old"
     assert [item.name for item in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_flat_layout_holds_long_tokens(tmp_path):
+    path = write(tmp_path / "a", {}, vocab=["x" * 70_000, "y"], layout="flat")
+    with embmap.open(path) as file:
+        assert [len(token) for token in file] == [70_000, 1]
 
 
 def test_a_mapping_that_changes_its_mind_is_refused(tmp_path):

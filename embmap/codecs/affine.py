@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["decode_affine"]
+__all__ = ["decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
 
@@ -41,3 +43,33 @@ def decode_affine(
             np.multiply(source[start : start + _BLOCK], factor, out=values)
             np.add(values, offset, out=values)
     return out
+
+
+def encode_affine(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float, float]:
+    """Quantize values to bytes over their whole range.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Any shape, floating point.
+
+    Returns
+    -------
+    codes : numpy.ndarray
+        The same shape, uint8: the nearest multiple of the scale, halves to even.
+    scale, minimum : float
+        What :func:`decode_affine` needs; both exactly float32.
+
+    Raises
+    ------
+    ValueError
+        When a value is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise ValueError("int8 holds no NaN and no infinity")
+    if not values.size:
+        return values.astype(np.uint8), 1.0, 0.0
+    minimum, maximum = np.float32(values.min()), np.float32(values.max())
+    scale = np.float32((float(maximum) - float(minimum)) / 255) or np.float32(1)
+    steps = np.rint((values.astype(np.float32) - minimum) / scale)
+    return np.clip(steps, 0, 255).astype(np.uint8), float(scale), float(minimum)

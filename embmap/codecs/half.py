@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["decode_half"]
+__all__ = ["decode_half", "encode_half"]
 
 _BLOCK = 1 << 16  # items: the integers in between stay in the second-level cache
 _SCALE = np.float32(2.0**112)
@@ -49,3 +51,29 @@ def decode_half(
         sign <<= np.uint32(16)
         patterns |= sign
     return out
+
+
+def encode_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Round values to half precision, halves to even.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Any shape, floating point.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, float16.
+
+    Raises
+    ------
+    ValueError
+        When a finite value is too large for half precision.
+    """
+    with np.errstate(over="ignore"):
+        halves = values.astype("<f2")
+    overflown = np.isinf(halves) & np.isfinite(values)
+    if overflown.any():
+        raise ValueError(f"fp16 cannot hold {values[overflown][0]}: its largest is 65504")
+    return halves

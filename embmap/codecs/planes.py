@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Planes", "decode_planes", "parse_planes"]
+__all__ = ["Planes", "decode_planes", "encode_planes", "parse_planes"]
 
 
 @dataclass(frozen=True)
@@ -114,3 +114,29 @@ def decode_planes(
             raise ValueError(f"a code of plane {plane} is not in its dictionary")
         values[:, plane] = payload[offset : offset + entries][codes]
     return values.view("<f4").reshape(-1)
+
+
+def encode_planes(values: npt.NDArray[np.float32]) -> bytes:
+    """Encode values in byte planes, to the bit.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Shape (n,), float32.
+
+    Returns
+    -------
+    bytes
+        The payload.
+    """
+    letters = np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(-1, 4)
+    widths, parts = [], []
+    for plane in range(4):
+        dictionary, codes = np.unique(letters[:, plane], return_inverse=True)
+        width = max(1, (dictionary.size - 1).bit_length() if dictionary.size else 1)
+        shifts = np.arange(width - 1, -1, -1, dtype=np.uint8)
+        bits = (codes.astype(np.uint8)[:, np.newaxis] >> shifts) & np.uint8(1)
+        widths.append(width)
+        parts.append(dictionary.size.to_bytes(2, "little") + dictionary.tobytes())
+        parts.append(np.packbits(bits).tobytes())
+    return len(letters).to_bytes(4, "little") + bytes(widths) + b"".join(parts)

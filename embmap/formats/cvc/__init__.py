@@ -1,5 +1,7 @@
 """The CVC format (``.cvc``): chunks of vectors as fp16, int8 or lossless planes, in columns."""
 
 from embmap.formats.cvc.file import Chunk, CvcFile
+from embmap.formats.cvc.layout import Section
+from embmap.formats.cvc.writer import write, write_columns
 
-__all__ = ["Chunk", "CvcFile"]
+__all__ = ["Chunk", "CvcFile", "Section", "write", "write_columns"]

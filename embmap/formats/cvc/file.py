@@ -393,11 +393,13 @@ class CvcFile(EmbeddingFile):
     @property
     def sections(self) -> tuple[Section, ...]:
         """The sections in order: start, stop and metadata of each."""
+        self._check_open()
         return self._offsets.sections
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Whatever the header says beside what the format needs."""
+        self._check_open()
         return dict(self._offsets.metadata)
 
     def section(self, **match: Any) -> npt.NDArray[np.int64]:

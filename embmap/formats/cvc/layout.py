@@ -15,7 +15,19 @@ from embmap.errors import FormatError, TruncatedError, UnsupportedError
 from embmap.fields import FieldReader
 from embmap.mapping import MappedFile
 
-__all__ = ["FORMAT", "MAGIC", "ChunkLayout", "Column", "CvcLayout", "Part", "Section", "parse"]
+__all__ = [
+    "DTYPES",
+    "FORMAT",
+    "KNOWN",
+    "MAGIC",
+    "VERSIONS",
+    "ChunkLayout",
+    "Column",
+    "CvcLayout",
+    "Part",
+    "Section",
+    "parse",
+]
 
 FORMAT = "cvc"
 MAGIC = b"CVCF"
@@ -29,7 +41,7 @@ DTYPES = {
     "int8": "<i1",
     "uint8": "<u1",
 }
-_KNOWN = (
+KNOWN = (
     "num_vectors",
     "dimension",
     "compression",
@@ -174,7 +186,7 @@ def parse(file: MappedFile, version: str | None = None) -> CvcLayout:
         columns,
         chunks,
         _sections(header, document, n),
-        {key: value for key, value in document.items() if key not in _KNOWN},
+        {key: value for key, value in document.items() if key not in KNOWN},
     )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from embmap.codecs.bfloat import BFloat16Matrix, as_float32, bfloat16_dtype
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import StaleIndexError
+from embmap.errors import FormatError, StaleIndexError
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
     FOOTER,
@@ -28,6 +28,7 @@ from embmap.formats.embd.layout import (
 from embmap.index_source import IndexChoice, IndexSource
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
+from embmap.records import scan
 from embmap.report import Progress, Report
 from embmap.vocabulary import Vocabulary, vocabulary_of
 
@@ -192,6 +193,7 @@ class EmbdFile(EmbeddingFile):
     @property
     def special_tokens(self) -> dict[str, int]:
         """Numbers of the tokens "pad", "unk", "cls", "sep", "mask"; empty when there are none."""
+        self._check_open()
         return dict(self._offsets.special_tokens)
 
     @property
@@ -245,6 +247,7 @@ class EmbdFile(EmbeddingFile):
                     f"tensor {tensor.name!r} is not aligned to {_ALIGN} bytes, but the flag is set",
                     tensor.offset,
                 )
+        self._verify_total(report)
         for name, number in layout.special_tokens.items():
             if layout.vocabulary is not None and number >= layout.vocabulary.n:
                 report.warning(f"the special token {name!r} has the number {number}, which is none")
@@ -260,6 +263,18 @@ class EmbdFile(EmbeddingFile):
             self._verify_checksums(report, progress)
         else:
             report.warning("the file has no checksums: its data are unverified")
+
+    def _verify_total(self, report: Report) -> None:
+        """Compare the size that the vocabulary section states with that of its tokens."""
+        stated, records = self._offsets.stated_nbytes, self._offsets.vocabulary
+        if stated is None or records is None:
+            return
+        try:
+            nbytes = int(scan(self._file, records)[-1])
+        except FormatError:  # already reported with the tokens
+            return
+        if stated != nbytes:
+            report.warning(f"the tokens state {stated} bytes, not {nbytes}", records.offset)
 
     def _verify_padding(self, report: Report) -> None:
         """Look for bytes other than zero between tensors."""

@@ -109,6 +109,8 @@ class EmbdLayout:
         In the order of the file.
     vocabulary : Records or None
         The tokens.
+    stated_nbytes : int or None
+        The size of the tokens that the vocabulary section states; None in flat files.
     special_tokens : dict
         Numbers of the tokens "pad", "unk", "cls", "sep" and "mask"; empty when there are none.
     metadata : tuple of (str, str)
@@ -124,6 +126,7 @@ class EmbdLayout:
     dialect: str
     tensors: tuple[TensorLayout, ...]
     vocabulary: Records | None
+    stated_nbytes: int | None
     special_tokens: dict[str, int]
     metadata: tuple[tuple[str, str], ...]
     flags: int
@@ -258,14 +261,16 @@ def _parse_spec(file: MappedFile) -> EmbdLayout:
         warnings.append((f"minor version {minor} is newer than this reader", 6))
     metadata = _metadata(file, metadata_offset, metadata_nbytes, warnings)
     vocabulary: Records | None = None
+    stated: int | None = None
     special: dict[str, int] = {}
     if flags & VOCAB_EMBEDDED and vocab_nbytes:
-        vocabulary, special = _vocabulary(file, vocab_offset, vocab_nbytes)
+        vocabulary, stated, special = _vocabulary(file, vocab_offset, vocab_nbytes)
     tensors = _tensors(file, index_offset, n_tensors, data_offset, data_nbytes, end)
     return EmbdLayout(
         "spec",
         tensors,
         vocabulary,
+        stated,
         special,
         metadata,
         flags,
@@ -302,11 +307,11 @@ def _metadata(
     return tuple(entries)
 
 
-def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, dict[str, int]]:
+def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, int, dict[str, int]]:
     """Parse the head of the vocabulary section and its special tokens."""
     reader = FieldReader(file, FORMAT, offset, offset + nbytes)
     n_tokens = reader.u32("token_count")
-    reader.u32("total_size")
+    stated = reader.u32("total_size")
     special_offset = reader.u32("special_tokens")
     if 2 * n_tokens > reader.remaining:
         raise TruncatedError(
@@ -331,7 +336,7 @@ def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, di
             special_offset += offset
         numbers = FieldReader(file, FORMAT, special_offset, end)
         special = {name: numbers.u32(f"{name}_id") for name in SPECIAL_TOKENS}
-    return records, special
+    return records, stated, special
 
 
 def _tensors(
@@ -442,6 +447,7 @@ def _parse_flat(file: MappedFile) -> EmbdLayout:
         "flat",
         tuple(tensors),
         records if n_tokens else None,
+        None,
         {},
         (),
         0,

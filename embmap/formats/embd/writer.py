@@ -119,8 +119,9 @@ def write(
         raise ValueError(f"layout must be 'spec' or 'flat', not {layout!r}")
     if align < 1 or align & (align - 1):
         raise ValueError(f"align must be a power of two, not {align}")
-    tokens = None if vocab is None else [_utf8(token, "token") for token in vocab]
-    plan = {name: _planned(tensors, name) for name in tensors}
+    most = _SHORT if layout == "spec" else 0xFFFFFFFF  # bytes of a token or a name
+    tokens = None if vocab is None else [_utf8(token, "token", most) for token in vocab]
+    plan = {name: _planned(tensors, name, most) for name in tensors}
     if layout == "flat":
         if metadata or special_tokens:
             raise ValueError("the flat layout holds neither metadata nor special tokens")
@@ -136,15 +137,15 @@ def write(
     return Path(os.fsdecode(path))
 
 
-def _utf8(text: object, what: str) -> bytes:
+def _utf8(text: object, what: str, most: int = _SHORT) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"a {what} is a str, not {type(text).__name__}")
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the {what} {text!r} has no UTF-8: {error}") from None
-    if len(data) > _SHORT:
-        raise ValueError(f"a {what} has at most {_SHORT} bytes, not {len(data)}")
+    if len(data) > most:
+        raise ValueError(f"a {what} has at most {most} bytes, not {len(data)}")
     return data
 
 
@@ -158,6 +159,8 @@ def _special(given: Mapping[str, int] | None, tokens: list[bytes] | None) -> lis
     if set(given) != set(SPECIAL_TOKENS):
         raise ValueError(f"special_tokens must name {', '.join(SPECIAL_TOKENS)}")
     for name, number in given.items():
+        if not isinstance(number, int):
+            raise TypeError(f"the special token {name!r} is a number, not {number!r}")
         if not 0 <= number < n_tokens:
             raise ValueError(f"the special token {name!r} is {number}, of {n_tokens} tokens")
     return [given[name] for name in SPECIAL_TOKENS]
@@ -173,7 +176,7 @@ class _Planned:
     nbytes: int
 
 
-def _planned(tensors: Mapping[str, Any], name: str) -> _Planned:
+def _planned(tensors: Mapping[str, Any], name: str, most: int) -> _Planned:
     value = tensors[name]
     if not isinstance(value, TensorBlocks):
         value = np.asarray(value)
@@ -186,7 +189,7 @@ def _planned(tensors: Mapping[str, Any], name: str) -> _Planned:
     if not 1 <= len(shape) <= 4 or max(shape) > 0xFFFFFFFF:
         raise ValueError(f"tensor {name!r} has the shape {shape}; one to four dimensions are held")
     nbytes = math.prod(shape) * dtype.itemsize
-    return _Planned(_utf8(name, "tensor name"), kind, shape, nbytes)
+    return _Planned(_utf8(name, "tensor name", most), kind, shape, nbytes)
 
 
 class _Output:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from embmap.atomic_write import replacing
+from embmap.blocks import Blocks, blocks_of
 from embmap.codecs.product import Quantized
 from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
 from embmap.formats.finalfusion.layout import MAGIC
-from embmap.matrix import Matrix
 from embmap.subwords import (
     BucketIndexer,
     ExplicitIndexer,
@@ -34,9 +34,6 @@ from embmap.subwords import (
 __all__ = ["write"]
 
 _TYPE_IDS = {np.dtype(name): number for number, name in DTYPES.items()}
-_BLOCK_NBYTES = 1 << 22
-
-Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
 
 
 def write(
@@ -250,28 +247,6 @@ def _refuse_repeats(out: _Output, start: int, hashes: npt.NDArray[np.uint64]) ->
             raise ValueError(f"word {row}, {word.decode()!r}, repeats word {seen[word]}")
 
 
-def _blocks(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
-    """Return vectors as two-dimensional blocks of bounded size."""
-    if isinstance(vectors, Matrix):
-        for _, block in vectors.blocks():
-            yield block
-        if not len(vectors):
-            yield np.asarray(vectors)
-    elif isinstance(vectors, np.ndarray) or hasattr(vectors, "__array__"):
-        array = np.asarray(vectors)
-        if array.ndim != 2:
-            raise ValueError(f"vectors must have two dimensions, not {array.ndim}")
-        rows = max(_BLOCK_NBYTES // max(array.shape[1] * array.itemsize, 1), 1)
-        for start in range(0, max(len(array), 1), rows):
-            yield array[start : start + rows]
-    elif isinstance(vectors, list | tuple) and vectors and np.ndim(vectors[0]) == 1:
-        yield from _blocks(np.asarray(vectors))  # a list of rows is a matrix
-    else:
-        for item in vectors:  # type: ignore[union-attr]
-            block = np.asarray(item)
-            yield block[np.newaxis] if block.ndim == 1 else block
-
-
 def _write_dense(out: _Output, vectors: Blocks) -> int:
     """Write the storage chunk and return the number of rows."""
     out.begin(CHUNK_IDS["ndarray"])
@@ -279,7 +254,7 @@ def _write_dense(out: _Output, vectors: Blocks) -> int:
     n_rows = 0
     dtype = None
     columns = 0
-    for block in _blocks(vectors):
+    for block in blocks_of(vectors):
         if block.ndim != 2:
             raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
         if dtype is None:
@@ -332,7 +307,7 @@ def _write_quantized(out: _Output, quantized: Quantized) -> int:
         norms = _exactly(norms, (len(quantized.codes),), "norms")
         out.write(norms.data.cast("B") if norms.size else b"")
     n_rows = 0
-    for block in _blocks(quantized.codes):
+    for block in blocks_of(quantized.codes):
         if block.ndim != 2 or block.shape[1] != q or block.dtype != np.uint8:
             raise ValueError(f"codes must be uint8 of shape (rows, {q}), not {block.dtype}")
         if block.size and int(block.max()) >= k:

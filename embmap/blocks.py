@@ -1,0 +1,100 @@
+"""Vectors that come in blocks: whatever a writer is given, a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.matrix import Matrix
+
+__all__ = ["Blocks", "blocks_of", "rechunked"]
+
+Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
+_BLOCK_NBYTES = 1 << 22
+
+
+def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
+    """Return vectors as two-dimensional blocks of bounded size.
+
+    Parameters
+    ----------
+    vectors : array-like, Matrix or iterable of blocks
+        Shape (rows, dim), a list of rows, or blocks of rows in order.
+
+    Yields
+    ------
+    numpy.ndarray
+        Consecutive rows; of an array without rows one empty block.
+
+    Raises
+    ------
+    ValueError
+        When an array has not two dimensions.
+    """
+    if isinstance(vectors, Matrix):
+        for _, block in vectors.blocks():
+            yield block
+        if not len(vectors):
+            yield np.asarray(vectors)
+    elif isinstance(vectors, np.ndarray) or hasattr(vectors, "__array__"):
+        array = np.asarray(vectors)
+        if array.ndim != 2:
+            raise ValueError(f"vectors must have two dimensions, not {array.ndim}")
+        rows = max(_BLOCK_NBYTES // max(array.shape[1] * array.itemsize, 1), 1)
+        for start in range(0, max(len(array), 1), rows):
+            yield array[start : start + rows]
+    elif isinstance(vectors, list | tuple) and vectors and np.ndim(vectors[0]) == 1:
+        yield from blocks_of(np.asarray(vectors))  # a list of rows is a matrix
+    else:
+        for item in vectors:  # type: ignore[union-attr]
+            block = np.asarray(item)
+            yield block[np.newaxis] if block.ndim == 1 else block
+
+
+def rechunked(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[npt.NDArray[Any]]:
+    """Return blocks of any sizes as chunks of one size.
+
+    Parameters
+    ----------
+    blocks : iterable of numpy.ndarray
+        Two-dimensional, of one width and dtype.
+    rows : int
+        Rows of a chunk; the last one may have fewer.
+
+    Yields
+    ------
+    numpy.ndarray
+        Shape (rows, columns).
+
+    Raises
+    ------
+    ValueError
+        When the blocks differ in width or dtype.
+    """
+    waiting: list[npt.NDArray[Any]] = []
+    n_waiting = n_before = 0
+    kind: tuple[int, np.dtype[Any]] | None = None
+    for block in blocks:
+        if block.ndim != 2:
+            raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
+        kind = kind or (block.shape[1], block.dtype)
+        if (block.shape[1], block.dtype) != kind:
+            raise ValueError(
+                f"row {n_before} begins a block of {block.shape[1]} columns of {block.dtype}, "
+                f"those before have {kind[0]} of {kind[1]}"
+            )
+        n_before += len(block)
+        while n_waiting + len(block) >= rows:
+            taken = rows - n_waiting
+            yield np.concatenate([*waiting, block[:taken]]) if waiting else block[:taken]
+            waiting, n_waiting, block = [], 0, block[taken:]
+        if len(block):
+            waiting.append(block)
+            n_waiting += len(block)
+    if waiting:
+        yield np.concatenate(waiting)
+    elif kind is not None and not n_before:
+        yield np.empty((0, kind[0]), kind[1])
