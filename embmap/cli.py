@@ -6,6 +6,7 @@ check found a problem; 2 for a bad file or bad usage. An error is one line on st
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -116,14 +117,19 @@ def get(
         list[str] | None, typer.Argument(metavar="WORD...", help="Words; - reads them from stdin.")
     ] = None,
     row: Annotated[list[int] | None, typer.Option(help="A row number; may be repeated.")] = None,
+    section: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="The rows of CVC sections with this metadata."),
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="A column of a CVC file of several.")] = None,
     format: Annotated[VectorFormat, typer.Option(help="How to print.")] = VectorFormat.TEXT,
     output: Annotated[Path | None, typer.Option(help="Write here and not to stdout.")] = None,
     layout: LayoutOption = None,
     backend: BackendOption = Backend.MMAP,
 ) -> None:
     """Print the vectors of words or rows."""
-    if not words and not row:
-        raise typer.BadParameter("give a WORD or --row")
+    if not words and not row and not section:
+        raise typer.BadParameter("give a WORD, --row or --section")
     if words == ["-"]:
         words = sys.stdin.read().removesuffix("\n").split("\n") if sys.stdin else []
         words = [] if words == [""] else [word.removesuffix("\r") for word in words]
@@ -131,9 +137,11 @@ def get(
         raise typer.BadParameter("--output is the embedding file itself")
     with embmap.open(file, layout=layout, backend=backend.value) as opened:
         found: list[tuple[str | int, Any]] = [(word, opened.get(word)) for word in words or ()]
-        for number in row or ():
+        rows = [*(row or ()), *(_section_rows(opened, section) if section else ())]
+        matrix = _column(opened, column)
+        for number in rows:
             try:
-                found.append((number, opened[number]))
+                found.append((number, opened[number] if matrix is None else matrix[number]))
             except IndexError:
                 found.append((number, None))
         unknown = [key for key, vector in found if vector is None]
@@ -141,12 +149,41 @@ def get(
         if format is VectorFormat.NPY and unknown:
             known = []  # an array with rows left out would be taken for a whole one
         if known or not unknown:
-            _write_vectors(known, format, output, (opened.dim, opened.dtype))
+            dim = opened.dim if matrix is None else matrix.shape[1]
+            _write_vectors(known, format, output, (dim, opened.dtype))
     for key in unknown:
         what = f"no vector for {key!r}" if isinstance(key, str) else f"no row {key}"
         _complain(f"{file}: {what}")
     if unknown:
         raise typer.Exit(1)
+
+
+def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
+    """Return the rows of the sections that a CVC file has under the conditions."""
+    if not isinstance(opened, embmap.cvc.CvcFile):
+        raise typer.BadParameter(f"{opened.format} files have no sections")
+    match: dict[str, Any] = {}
+    for condition in conditions:
+        key, equals, text = condition.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--section takes KEY=VALUE, not {condition!r}")
+        match[key] = text
+    rows = opened.section(**match)
+    if not rows.size:  # numbers and truth values are written as JSON
+        with contextlib.suppress(ValueError):
+            rows = opened.section(**{key: json.loads(text) for key, text in match.items()})
+    if not rows.size:
+        raise typer.BadParameter(f"no section has {', '.join(conditions)}")
+    return [int(number) for number in rows]
+
+
+def _column(opened: embmap.EmbeddingFile, name: str | None) -> embmap.Matrix | None:
+    """Return the column that is asked for, if one is."""
+    if name is None:
+        return None
+    if not isinstance(opened, embmap.cvc.CvcFile) or name not in opened.columns:
+        raise typer.BadParameter(f"there is no column {name!r}")
+    return opened.columns[name]
 
 
 def _write_vectors(

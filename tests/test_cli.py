@@ -86,6 +86,40 @@ def test_get_reads_words_from_stdin(command, path, monkeypatch):
     assert [line.split()[0] for line in out.splitlines()] == ["one", "two"]
 
 
+def test_sections_and_columns_of_cvc_files_are_printed(command, tmp_path):
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    sections = [
+        {"start": 0, "stop": 2, "metadata": {"lang": "de", "n": 1}},
+        {"start": 4, "stop": 6, "metadata": {"lang": "en"}},
+    ]
+    path = embmap.cvc.write(tmp_path / "a.cvc", rows, sections=sections)
+    assert command("get", path, "--section", "lang=en") == (0, "4 8.0 9.0\n5 10.0 11.0\n", "")
+    assert command("get", path, "--section", "n=1")[1].startswith("0 0.0 1.0")
+    for wrong in ("lang=fr", "lang"):
+        status, _, err = command("get", path, "--section", wrong)
+        assert status == 2
+        assert err.count("\n") == 1
+    assert "chunk 0" in command("ls", path)[1]
+    assert command("verify", path)[0] == 0
+    columns = {"a": rows, "id": np.arange(6, dtype=np.int32)}
+    path = embmap.cvc.write_columns(tmp_path / "b.cvc", columns)
+    assert command("get", path, "--row", "3", "--column", "id") == (0, "3 3\n", "")
+    assert command("get", path, "--row", "3", "--column", "none")[0] == 2
+    assert command("get", path, "--row", "3")[0] == 2
+
+
+def test_tensors_are_listed_with_their_places(command, tmp_path):
+    tensors = {"embeddings.word_embeddings.weight": np.eye(2, dtype="f4")}
+    path = embmap.embd.write(tmp_path / "a.weights", tensors, vocab=["a", "b"])
+    assert command("get", path, "b") == (0, "b 0.0 1.0\n", "")
+    (part,) = json.loads(command("ls", path, "--json")[1])
+    assert part["alignment"] >= 64
+    assert command("verify", path)[0] == 0
+    status, _, err = command("get", path, "--section", "a=b")
+    assert status == 2
+    assert "no sections" in err
+
+
 def test_unknown_words_and_rows_exit_with_1_and_the_rest_is_printed(command, path):
     status, out, err = command("get", path, "one", "drei", "--row", "3")
     assert status == 1
@@ -270,6 +304,13 @@ def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path):
     with embmap.open(tmp_path / "docstrings-subwords.fifu", index="require") as file:
         assert len(file) > 1000
         assert np.isclose(np.linalg.norm(file["filesystemlike"]), 1)
+        assert file.verify().ok
+    assert "docstrings-mixed.cvc" in out
+    with embmap.open(tmp_path / "docstrings-int8.cvc") as file:
+        assert len(file) > 1000
+        assert file.verify().ok
+    with embmap.open(tmp_path / "docstrings.weights") as file:
+        assert np.isclose(np.linalg.norm(file["list"]), 1)
         assert file.verify().ok
     with embmap.open(tmp_path / "docstrings.fifu") as file:
         similar = file["tuple"] @ file["list"]

@@ -67,6 +67,7 @@ def tour(console: Console, folder: Path | None = None) -> None:
     for path in (plain, subwords):
         path.with_name(path.name + ".embx").unlink(missing_ok=True)
         _show(console, path, embedding)
+    _show_other_formats(console, folder, embedding)
     console.print(
         "\n'touched' is what the system newly mapped in of the file for a step; it maps the pages "
         "around the one that is asked for as well."
@@ -165,6 +166,45 @@ def _show(console: Console, path: Path, embedding: Embedding) -> None:
     table.columns[2].justify = table.columns[3].justify = "right"
     for what, result, seconds, touched in steps:
         table.add_row(what, result, _duration(seconds), _size(touched))
+    console.print(table)
+
+
+def _show_other_formats(console: Console, folder: Path, embedding: Embedding) -> None:
+    """Write the embedding as CVC and EMBD, and print what a look-up costs and gives there."""
+    words, vectors = embedding.words, embedding.vectors
+    probe = next((word for word in _PROBES if word in set(words)), words[0])
+    expected = vectors[words.index(probe)]
+    table = Table(
+        "file",
+        "bytes",
+        f"look up {probe!r}",
+        "largest error",
+        title="\nother formats",
+        title_justify="left",
+    )
+    table.columns[1].justify = table.columns[2].justify = table.columns[3].justify = "right"
+
+    def show(path: Path, **options: Any) -> None:
+        with embmap.open(path, **options) as opened:
+            opened.find([probe])  # what comes before the first look-up is no part of it
+            start = time.perf_counter()
+            vector = opened[probe]
+            seconds = time.perf_counter() - start
+        error = float(np.abs(vector - expected).max())
+        size = _size(path.stat().st_size)
+        table.add_row(path.name, size, _duration(seconds), f"{error:.1e}")
+
+    def alternating(number: int, _: Any) -> str:
+        return "int8" if number % 2 else "fp16"
+
+    for name, compression in (("fp16", "fp16"), ("int8", "int8"), ("mixed", alternating)):
+        path = folder / f"docstrings-{name}.cvc"
+        embmap.cvc.write(path, vectors, compression=compression, chunk_rows=1000)
+        show(path, vocab=words)
+    path = folder / "docstrings.weights"
+    tensors = {"embeddings.word_embeddings.weight": vectors, "norms": embedding.norms}
+    embmap.embd.write(path, tensors, vocab=words)
+    show(path)
     console.print(table)
 
 
