@@ -197,6 +197,8 @@ def test_every_half_is_decoded_exactly():
     assert np.isnan(found[~finite]).all()
     square = decode_half(patterns.reshape(256, 256))
     assert square.tobytes() == found.tobytes()
+    few = [decode_half(patterns[start : start + 1000]) for start in range(0, 65536, 1000)]
+    assert np.concatenate(few).tobytes() == found.tobytes()
 
 
 def test_affine_codes_are_rounded_twice():

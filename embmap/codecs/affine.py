@@ -10,6 +10,7 @@ import numpy.typing as npt
 __all__ = ["decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
+_SAFE = 3e38  # below it no float32 operation overflows
 
 
 def decode_affine(
@@ -35,14 +36,24 @@ def decode_affine(
         The same shape, float32.
     """
     out = np.empty(codes.shape, np.float32) if out is None else out
-    source, target = codes.reshape(-1), out.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):  # what a file says may be anything
-        factor, offset = np.float32(scale), np.float32(minimum)
-        for start in range(0, source.size, _BLOCK):
-            values = target[start : start + _BLOCK]
-            np.multiply(source[start : start + _BLOCK], factor, out=values)
-            np.add(values, offset, out=values)
+    if abs(scale) * 255 + abs(minimum) < _SAFE:
+        _decode(codes.reshape(-1), np.float32(scale), np.float32(minimum), out.reshape(-1))
+    else:  # what a file says may be anything, infinities and NaN as well
+        with np.errstate(over="ignore", invalid="ignore"):
+            _decode(codes.reshape(-1), np.float32(scale), np.float32(minimum), out.reshape(-1))
     return out
+
+
+def _decode(
+    codes: npt.NDArray[np.uint8],
+    scale: np.float32,
+    minimum: np.float32,
+    out: npt.NDArray[np.float32],
+) -> None:
+    for start in range(0, codes.size, _BLOCK):
+        values = out[start : start + _BLOCK]
+        np.multiply(codes[start : start + _BLOCK], scale, out=values)
+        np.add(values, minimum, out=values)
 
 
 def encode_affine(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float, float]:

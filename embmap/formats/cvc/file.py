@@ -187,6 +187,9 @@ class ChunkedMatrix(Matrix):
         self._parts = tuple(chunk.parts[number] for chunk in layout.chunks)
         self._starts = [chunk.start for chunk in layout.chunks]
         self._planes: dict[int, Planes] = {}
+        self._views: dict[int, npt.NDArray[Any]] = {}
+        kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
+        self._kinds = {compression: np.dtype(kind) for compression, kind in kinds.items()}
         stored = all(part.compression == "none" for part in self._parts) and self._parts
         self.shape = (layout.n, self.column.dimension)
         self.dtype = np.dtype(self.column.dtype if stored else "<f4")
@@ -237,16 +240,27 @@ class ChunkedMatrix(Matrix):
         elif part.compression == "lossless":
             out[...] = self._decode_planes(number, part, start, stop).reshape(shape)
         else:
-            kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
-            kind = np.dtype(kinds[part.compression])
-            offset = part.offset + start * shape[1] * kind.itemsize
-            stored = self._file.array(offset, kind, shape)
+            stored = self._stored_rows(number, start, stop)
             if part.compression == "fp16":
                 decode_half(stored, out)
             elif part.compression == "int8":
                 decode_affine(stored, part.scale, part.minimum, out)
             else:
                 out[...] = stored
+
+    def _stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return rows of a chunk as they are stored: views, kept where the file is mapped."""
+        kept = self._views.get(number)
+        if kept is not None:
+            return kept[start:stop]
+        part, columns = self._parts[number], self.shape[1]
+        kind = self._kinds[part.compression]
+        if self._file.zero_copy:
+            shape = (self._chunks[number].rows, columns)
+            kept = self._views[number] = self._file.array(part.offset, kind, shape)
+            return kept[start:stop]
+        offset = part.offset + start * columns * kind.itemsize
+        return self._file.array(offset, kind, (stop - start, columns))
 
     def _decode_planes(
         self, number: int, part: Part, start: int, stop: int
@@ -319,9 +333,7 @@ class ChunkedMatrix(Matrix):
             for i, row in enumerate(rows.tolist()):
                 self.decode_rows(number, row, row + 1, out[i : i + 1])
             return out
-        kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
-        shape = (self._chunks[number].rows, columns)
-        stored = self._file.array(part.offset, kinds[part.compression], shape)[rows]
+        stored = self._stored_rows(number, 0, self._chunks[number].rows)[rows]
         if part.compression == "fp16":
             return decode_half(stored)
         if part.compression == "int8":
