@@ -409,12 +409,6 @@ class EmbeddingFile(ABC):
         vocabularies = self._indexed_vocabularies()
         if not any(map(len, vocabularies)):
             raise ValueError(f"{self.path} has no words to index")
-        tables = []
-        for words in vocabularies:
-            step = None
-            if progress is not None:
-                step = named(progress, f"hashing {words.records.noun}s")
-            tables.append(words.build(step))
         file = vocabularies[0].file
         if file.path is None:
             raise ValueError("words given in memory have no file that an index could be about")
@@ -423,6 +417,12 @@ class EmbeddingFile(ABC):
         for taken in (file.path, self.path):
             if target.exists() and target.samefile(taken):
                 raise ValueError(f"{taken} holds the data; name another file for the index")
+        tables = []
+        for words in vocabularies:
+            step = None
+            if progress is not None:
+                step = named(progress, f"hashing {words.records.noun}s")
+            tables.append(words.build(step))
         written = write_index(target, file, tables)
         for words, table in zip(vocabularies, tables, strict=True):
             words.adopt(table)

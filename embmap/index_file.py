@@ -85,7 +85,6 @@ class IndexFile:
             raise StaleIndexError(f"{self.path}: cannot be opened: {error}") from error
         self._tables = self._parse()
         self._checked = bytearray(self._n_blocks)
-        self._fresh: dict[int, bool] = {}
 
     def _parse(self) -> list[_Table]:
         nbytes = self._file.nbytes

@@ -7,8 +7,6 @@ of them is twenty times cheaper than an index; after that the index is built in 
 
 from __future__ import annotations
 
-import codecs
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,13 +17,13 @@ import numpy.typing as npt
 
 from embmap.errors import FormatError, StaleIndexError
 from embmap.index_file import MappedWordIndex
-from embmap.index_source import IndexChoice, IndexSource
-from embmap.mapping import BytesFile, MappedFile, open_mapped
+from embmap.index_source import IndexSource
+from embmap.mapping import MappedFile
 from embmap.process_lock import ProcessLock
 from embmap.records import Records, scan
 from embmap.word_index import WordIndex
 
-__all__ = ["Vocabulary", "vocabulary_of"]
+__all__ = ["Vocabulary"]
 
 _BUILD_AT_ONCE = 20_000  # below this many words an index costs less than a few scans
 _SCANS = 3  # look-ups answered by scanning before the index is built
@@ -481,63 +479,3 @@ class _ConfirmMiss:
     def __call__(self, word: str) -> int:
         vocabulary, index = self._vocabulary(), self._index()
         return -1 if vocabulary is None or index is None else vocabulary.confirm_miss(index, word)
-
-
-def vocabulary_of(
-    words: str | os.PathLike[str] | Sequence[str],
-    n: int,
-    format: str,
-    *,
-    backend: str = "mmap",
-    index: IndexChoice = "auto",
-) -> Vocabulary:
-    """Return the vocabulary for a file that carries none.
-
-    Parameters
-    ----------
-    words : path-like or sequence of str
-        A text file in UTF-8 with one word per line, or the words.
-    n : int
-        How many words there have to be.
-    format : str
-        Name of the format that needs them, for errors.
-    backend : {"mmap", "read"}
-        How to read the text file.
-    index : str or path-like
-        Where an index over the text file comes from; see :func:`embmap.open`.
-
-    Returns
-    -------
-    Vocabulary
-        The words.
-
-    Raises
-    ------
-    ValueError
-        When their number is not `n`.
-    TypeError
-        When one of them is no str.
-    OSError
-        When the file cannot be read.
-    StaleIndexError
-        When an index is required and does not match.
-    """
-    if isinstance(words, str | os.PathLike):
-        lines = open_mapped(words, backend="read" if backend == "read" else "mmap")
-        head = lines.read(0, min(lines.nbytes, 1 << 16))
-        start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-        crlf = head[: head.find(b"\n") + 1].endswith(b"\r\n")
-        records = Records(
-            start, lines.nbytes, n, format, prefix=0, suffix=2 if crlf else 1, exact=False
-        )
-        return Vocabulary(lines, records, IndexSource(lines, index))
-    if len(words) != n:
-        raise ValueError(f"{len(words)} words were given for {n} rows")
-    for word in words:
-        if not isinstance(word, str):
-            raise TypeError(f"a word is a str, not {type(word).__name__}")
-    encoded = [word.encode() for word in words]
-    data = b"".join(len(word).to_bytes(4, "little") + word for word in encoded)
-    file = BytesFile(data)
-    choice = "memory" if index == "auto" else index
-    return Vocabulary(file, Records(0, len(data), n, format), IndexSource(file, choice))

@@ -152,6 +152,22 @@ def test_columns_are_matched_by_name(open_bytes):
         assert file.verify().ok
 
 
+def test_compressed_integers_are_refused(open_bytes):
+    column = {"name": "id", "dimension": 1, "dtype": "int64", "compression": "fp16"}
+    part = {"compression": "fp16", "offset": 0, "size": 2}
+    header = {
+        "format_type": "columnar",
+        "num_vectors": 1,
+        "columns": [column],
+        "chunks": [{"rows": 1, "columns": {"id": part}}],
+    }
+    with pytest.raises(embmap.FormatError, match="integers cannot be stored as 'fp16'"):
+        open_bytes(cvc(header, [b"ab"], "2.0"))
+    column["compression"], header["chunks"], header["num_vectors"] = "none", [], 0
+    with open_bytes(cvc(header, [], "2.0")) as file:
+        assert file.columns["id"].dtype == np.int64
+
+
 def planes(values):
     """Encode float32 values in byte planes."""
     data = values.astype("<f4").view(np.uint8).reshape(-1, 4)

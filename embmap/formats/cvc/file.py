@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
@@ -17,7 +17,8 @@ from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import ChecksumError, EmbmapError, FormatError, StaleIndexError
+from embmap.errors import ChecksumError, EmbmapError, FormatError
+from embmap.file_words import Words, words_of
 from embmap.formats.cvc.layout import (
     FORMAT,
     ChunkLayout,
@@ -31,7 +32,6 @@ from embmap.index_source import IndexChoice
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, fitting
 from embmap.report import Progress, Report
-from embmap.vocabulary import vocabulary_of
 
 __all__ = ["Chunk", "CvcFile"]
 
@@ -190,9 +190,9 @@ class ChunkedMatrix(Matrix):
         self._views: dict[int, npt.NDArray[Any]] = {}
         kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
         self._kinds = {compression: np.dtype(kind) for compression, kind in kinds.items()}
-        stored = all(part.compression == "none" for part in self._parts) and self._parts
+        compressions = {part.compression for part in self._parts} or {self.column.compression}
         self.shape = (layout.n, self.column.dimension)
-        self.dtype = np.dtype(self.column.dtype if stored else "<f4")
+        self.dtype = np.dtype(self.column.dtype if compressions == {"none"} else "<f4")
 
     @property
     def zero_copy(self) -> bool:
@@ -375,15 +375,11 @@ class CvcFile(EmbeddingFile):
         file: MappedFile,
         version: str | None = None,
         index: IndexChoice = "auto",
-        vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+        vocab: Words | None = None,
     ) -> None:
         layout = self._offsets = parse(file, version)
         matrices = tuple(ChunkedMatrix(file, layout, i) for i in range(len(layout.columns)))
-        words = None
-        if vocab is not None:
-            words = vocabulary_of(vocab, layout.n, FORMAT, backend=file.backend, index=index)
-        elif index not in ("auto", "memory"):
-            raise StaleIndexError(f"{file.path} has no words that an index could be about")
+        words = words_of(file, None, vocab, layout.n, FORMAT, index)
         super().__init__(file, layout.version, words, matrices[0] if len(matrices) == 1 else None)
         self._columns = {matrix.column.name: matrix for matrix in matrices}
         self._chunks = tuple(

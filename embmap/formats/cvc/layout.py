@@ -336,6 +336,8 @@ def _part(
     nbytes: int,
 ) -> Part:
     n_values = rows * column.dimension
+    if compression != "none" and column.dtype[1] in "iu":  # decoding gives float32
+        raise header.error(f"integers cannot be stored as {compression!r:.80}", field)
     minimum = scale = 0.0
     if compression == "int8":
         minimum = float(header.get(record, "min", (int, float), field))

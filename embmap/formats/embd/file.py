@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
@@ -13,7 +12,8 @@ import numpy.typing as npt
 
 from embmap.codecs.bfloat import BFloat16Matrix, as_float32, bfloat16_dtype
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import FormatError, StaleIndexError
+from embmap.errors import FormatError
+from embmap.file_words import Words, words_of
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
     FOOTER,
@@ -25,12 +25,11 @@ from embmap.formats.embd.layout import (
     fnv1a,
     parse,
 )
-from embmap.index_source import IndexChoice, IndexSource
+from embmap.index_source import IndexChoice
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
 from embmap.records import scan
 from embmap.report import Progress, Report
-from embmap.vocabulary import Vocabulary, vocabulary_of
 
 __all__ = ["EmbdFile", "Tensors"]
 
@@ -138,22 +137,14 @@ class EmbdFile(EmbeddingFile):
         file: MappedFile,
         dialect: str | None = None,
         index: IndexChoice = "auto",
-        vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+        vocab: Words | None = None,
     ) -> None:
         layout = self._offsets = parse(file, dialect)
-        words = None
-        n_words = None if layout.vocabulary is None else layout.vocabulary.n
-        chosen = _word_embedding(layout, n_words)
+        records = layout.vocabulary
+        chosen = _word_embedding(layout, None if records is None else records.n)
         matrix = None if chosen is None else _matrix(file, chosen)
-        if layout.vocabulary is not None:
-            if vocab is not None:
-                raise ValueError(f"{file.path} has tokens of its own; vocab= is for files without")
-            words = Vocabulary(file, layout.vocabulary, IndexSource(file, index))
-        elif vocab is not None:
-            rows = 0 if matrix is None else len(matrix)
-            words = vocabulary_of(vocab, rows, FORMAT, backend=file.backend, index=index)
-        elif index not in ("auto", "memory"):
-            raise StaleIndexError(f"{file.path} has no tokens that an index could be about")
+        n_rows = 0 if matrix is None else len(matrix)
+        words = words_of(file, records, vocab, n_rows, FORMAT, index)
         super().__init__(file, layout.dialect, words, matrix)
         self._tensors = Tensors(file, layout)
 

@@ -65,7 +65,6 @@ REQUIRED_METADATA = (
 HEADER = struct.Struct("<4sHHIIIIIIIIQQII")
 DESCRIPTOR = struct.Struct("<IBBH4IQ")
 FOOTER = struct.Struct("<II4sI")
-VOCABULARY_HEAD = 12
 _MOST_METADATA = 1 << 20
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
@@ -13,12 +12,13 @@ import numpy.typing as npt
 from embmap.codecs.product import ProductMatrix
 from embmap.codecs.segments import normalize, segment_sums
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import EmbmapError, FormatError, StaleIndexError, UnknownWordError
+from embmap.errors import EmbmapError, FormatError, UnknownWordError
+from embmap.file_words import Words, words_of
 from embmap.formats.finalfusion.chunks import FORMAT, Chunk
 from embmap.formats.finalfusion.layout import parse
 from embmap.formats.finalfusion.storage_chunk import Dense, Norms, Product
 from embmap.formats.finalfusion.vocabulary_chunk import VocabularyLayout, ngram_records
-from embmap.index_source import IndexChoice, IndexSource
+from embmap.index_source import IndexChoice
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
 from embmap.report import Progress, Report
@@ -29,7 +29,7 @@ from embmap.subwords import (
     FloretIndexer,
     SubwordIndexer,
 )
-from embmap.vocabulary import Vocabulary, vocabulary_of
+from embmap.vocabulary import Vocabulary
 
 __all__ = ["FinalfusionFile"]
 
@@ -68,21 +68,14 @@ class FinalfusionFile(EmbeddingFile):
         file: MappedFile,
         dialect: str | None = None,
         index: IndexChoice = "auto",
-        vocab: str | os.PathLike[str] | Sequence[str] | None = None,
+        vocab: Words | None = None,
     ) -> None:
         layout = self._offsets = parse(file, dialect)
         self._subwords: SubwordIndexer | None = None
-        words = None
         matrix = None if layout.storage is None else _matrix(file, layout.storage)
-        if layout.vocabulary is not None:
-            if vocab is not None:
-                raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
-            words = Vocabulary(file, layout.vocabulary.words, IndexSource(file, index))
-        elif vocab is not None:
-            rows = 0 if matrix is None else len(matrix)
-            words = vocabulary_of(vocab, rows, FORMAT, backend=file.backend, index=index)
-        elif index not in ("auto", "memory"):
-            raise StaleIndexError(f"{file.path} has no words that an index could be about")
+        records = None if layout.vocabulary is None else layout.vocabulary.words
+        n_rows = 0 if matrix is None else len(matrix)
+        words = words_of(file, records, vocab, n_rows, FORMAT, index)
         super().__init__(file, layout.dialect, words, matrix)
         norms = layout.norms
         self._norms: Matrix | None = None

@@ -12,7 +12,7 @@ import tomllib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -109,8 +109,7 @@ def write(
         if quantized is not None:
             n_rows = _write_quantized(out, quantized)
         else:
-            assert_not_none: Any = vectors
-            n_rows = _write_dense(out, assert_not_none)
+            n_rows = _write_dense(out, cast(Blocks, vectors))
         expected = n_words + (0 if subwords is None else subwords.n_buckets)
         if n_rows != expected:
             buckets = "" if subwords is None else f" and {subwords.n_buckets} subword rows"

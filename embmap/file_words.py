@@ -1,0 +1,125 @@
+"""The words of an open file: its own, those that the caller gives it, or none."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Sequence
+
+from embmap.errors import StaleIndexError
+from embmap.index_source import IndexChoice, IndexSource
+from embmap.mapping import BytesFile, MappedFile, open_mapped
+from embmap.records import Records
+from embmap.vocabulary import Vocabulary
+
+__all__ = ["Words", "vocabulary_of", "words_of"]
+
+Words = str | os.PathLike[str] | Sequence[str]
+
+
+def words_of(
+    file: MappedFile,
+    records: Records | None,
+    given: Words | None,
+    n_rows: int,
+    format: str,
+    index: IndexChoice,
+) -> Vocabulary | None:
+    """Return the vocabulary of a file that is being opened.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    records : Records or None
+        Its own words.
+    given : path-like or sequence of str or None
+        Words for a file that has none.
+    n_rows : int
+        How many words have to be given.
+    format : str
+        Name of the format, for errors.
+    index : str or path-like
+        Where an index over them comes from; see :func:`embmap.open`.
+
+    Returns
+    -------
+    Vocabulary or None
+        None when there are no words.
+
+    Raises
+    ------
+    ValueError
+        When words are given to a file that has its own, or their number is not `n_rows`.
+    StaleIndexError
+        When an index is required and does not match, or there are no words.
+    """
+    if records is not None:
+        if given is not None:
+            raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
+        return Vocabulary(file, records, IndexSource(file, index))
+    if given is not None:
+        return vocabulary_of(given, n_rows, format, backend=file.backend, index=index)
+    if index not in ("auto", "memory"):
+        raise StaleIndexError(f"{file.path} has no words that an index could be about")
+    return None
+
+
+def vocabulary_of(
+    words: str | os.PathLike[str] | Sequence[str],
+    n: int,
+    format: str,
+    *,
+    backend: str = "mmap",
+    index: IndexChoice = "auto",
+) -> Vocabulary:
+    """Return the vocabulary for a file that carries none.
+
+    Parameters
+    ----------
+    words : path-like or sequence of str
+        A text file in UTF-8 with one word per line, or the words.
+    n : int
+        How many words there have to be.
+    format : str
+        Name of the format that needs them, for errors.
+    backend : {"mmap", "read"}
+        How to read the text file.
+    index : str or path-like
+        Where an index over the text file comes from; see :func:`embmap.open`.
+
+    Returns
+    -------
+    Vocabulary
+        The words.
+
+    Raises
+    ------
+    ValueError
+        When their number is not `n`.
+    TypeError
+        When one of them is no str.
+    OSError
+        When the file cannot be read.
+    StaleIndexError
+        When an index is required and does not match.
+    """
+    if isinstance(words, str | os.PathLike):
+        lines = open_mapped(words, backend="read" if backend == "read" else "mmap")
+        head = lines.read(0, min(lines.nbytes, 1 << 16))
+        start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+        crlf = head[: head.find(b"\n") + 1].endswith(b"\r\n")
+        records = Records(
+            start, lines.nbytes, n, format, prefix=0, suffix=2 if crlf else 1, exact=False
+        )
+        return Vocabulary(lines, records, IndexSource(lines, index))
+    if len(words) != n:
+        raise ValueError(f"{len(words)} words were given for {n} rows")
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"a word is a str, not {type(word).__name__}")
+    encoded = [word.encode() for word in words]
+    data = b"".join(len(word).to_bytes(4, "little") + word for word in encoded)
+    file = BytesFile(data)
+    choice = "memory" if index == "auto" else index
+    return Vocabulary(file, Records(0, len(data), n, format), IndexSource(file, choice))
