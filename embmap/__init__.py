@@ -18,6 +18,7 @@ from embmap.errors import (
 )
 from embmap.matrix import Matrix
 from embmap.opening import open
+from embmap.progress_bar import progress_bar
 from embmap.report import Problem, Report
 from embmap.vocabulary import Vocabulary
 
@@ -43,5 +44,6 @@ __all__ = [
     "embd",
     "finalfusion",
     "open",
+    "progress_bar",
     "subwords",
 ]

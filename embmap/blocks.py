@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.matrix import Matrix
+from embmap.report import Progress
 
-__all__ = ["Blocks", "blocks_of", "rechunked"]
+__all__ = ["Blocks", "blocks_of", "counted", "n_rows", "rechunked"]
 
 Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
 _BLOCK_NBYTES = 1 << 22
@@ -98,3 +99,50 @@ def rechunked(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[npt.NDA
         yield np.concatenate(waiting)
     elif kind is not None and not n_before:
         yield np.empty((0, kind[0]), kind[1])
+
+
+def counted(
+    blocks: Iterable[npt.NDArray[Any]], progress: Progress | None, what: str, total: int
+) -> Iterator[npt.NDArray[Any]]:
+    """Pass blocks through and report the rows of those that have been dealt with.
+
+    Parameters
+    ----------
+    blocks : iterable of numpy.ndarray
+        Two-dimensional.
+    progress : callable or None
+        Called as ``progress(what, rows_done, total)``.
+    what : str
+        What is done with them.
+    total : int
+        Number of rows, 0 when it is not known.
+
+    Yields
+    ------
+    numpy.ndarray
+        The blocks.
+    """
+    n = 0
+    for block in blocks:
+        yield block
+        n += len(block)
+        if progress is not None:
+            progress(what, n, total)
+
+
+def n_rows(vectors: Blocks) -> int:
+    """Return how many rows vectors have.
+
+    Parameters
+    ----------
+    vectors : array-like, Matrix or iterable of blocks
+        As :func:`blocks_of` takes them.
+
+    Returns
+    -------
+    int
+        Rows; 0 when only going through them would tell.
+    """
+    if isinstance(vectors, Matrix) or hasattr(vectors, "__array__"):
+        return len(vectors)  # type: ignore[arg-type]
+    return 0

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Annotated, Any, TextIO
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Column, Table
 
 import embmap
@@ -237,7 +236,10 @@ def verify(
     backend: BackendOption = Backend.MMAP,
 ) -> None:
     """Check everything in a file: words, sizes, values, its index."""
-    with embmap.open(file, layout=layout, backend=backend.value) as opened, _progress() as step:
+    with (
+        embmap.open(file, layout=layout, backend=backend.value) as opened,
+        embmap.progress_bar() as step,
+    ):
         report = opened.verify(step)
     if as_json:
         problems = [problem._asdict() for problem in report.problems]
@@ -262,7 +264,7 @@ def index(
     """Write a word index beside a file, so that look-ups need not scan it."""
     with (
         embmap.open(file, layout=layout, backend=backend.value, index="memory") as opened,
-        _progress() as step,
+        embmap.progress_bar() as step,
     ):
         try:
             path = opened.build_index(output, progress=step)
@@ -361,24 +363,6 @@ def _print_rows(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 def _console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show a bar on stderr while something long runs, if somebody is watching."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def step(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield step
 
 
 def _print_json(value: Any) -> None:

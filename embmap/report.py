@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 __all__ = ["Problem", "Progress", "Report", "named"]
 
 Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` by work that may take long."""
+"""Called as ``progress(what, done, total)`` by work that may take long; total is 0 if unknown."""
 
 
 class Problem(NamedTuple):

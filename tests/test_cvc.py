@@ -457,7 +457,10 @@ def test_what_does_not_fit_is_refused_and_the_old_file_stays(tmp_path, case):
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({}, {}, "same length"),
+        ({}, {}, "one column"),
+        ({"a": [np.zeros((2, 1), np.float32), np.zeros((2, 2), np.float32)]}, {}, "2 columns"),
+        ({"a": iter([1.0, 2.0])}, {}, "must be an array"),
+        ({"a": [1.0], "b": iter([np.zeros(2)])}, {}, "same length"),
         ({"a": [1.0], "b": [1.0, 2.0]}, {}, "same length"),
         ({"a": np.zeros(2)}, {}, "float64"),
         ({"a": np.zeros(2, np.int32)}, {"compression": "fp16"}, "only float32"),
@@ -469,3 +472,94 @@ def test_columns_that_do_not_fit_are_refused(tmp_path, columns, options, message
     with pytest.raises(ValueError, match=message):
         write_columns(tmp_path / "a", columns, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_come_from_matrices_and_blocks_of_any_size(tmp_path):
+    vectors = RNG.standard_normal((10, 3)).astype(np.float32)
+    source = write(tmp_path / "source.cvc", vectors, compression="lossless", version="1.0")
+    numbers = np.arange(10, dtype=np.int64)
+    steps = []
+    with embmap.open(source) as file:
+        path = write_columns(
+            tmp_path / "columns.cvc",
+            {
+                "matrix": file.vectors,
+                "blocks": (vectors[i : i + 3] for i in range(0, 10, 3)),
+                "numbers": (numbers[i : i + 4] for i in range(0, 10, 4)),
+                "listed": numbers.tolist(),
+            },
+            chunk_rows=7,
+            progress=lambda *step: steps.append(step),
+        )
+    with embmap.open(path) as file:
+        assert [chunk.rows for chunk in file.chunks] == [7, 3]
+        assert np.array_equal(file.columns["matrix"], vectors)
+        assert np.array_equal(file.columns["blocks"], vectors)
+        assert np.array_equal(np.asarray(file.columns["numbers"])[:, 0], numbers)
+        assert np.array_equal(np.asarray(file.columns["listed"])[:, 0], numbers)
+    assert steps == [("writing rows", 7, 10), ("writing rows", 10, 10)]
+
+
+def test_columns_without_rows_keep_their_names_and_types(tmp_path):
+    path = write_columns(
+        tmp_path / "a.cvc", {"a": np.empty((0, 3), np.int32), "b": np.empty(0)[:0].astype("u1")}
+    )
+    with embmap.open(path) as file:
+        assert {name: (m.shape, m.dtype.name) for name, m in file.columns.items()} == {
+            "a": ((0, 3), "int32"),
+            "b": ((0, 1), "uint8"),
+        }
+
+
+@pytest.mark.parametrize("n", [0, 1, 25])
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_chunks_optimized_for_mapping_start_on_pages(tmp_path, backend, compression, n):
+    vectors = RNG.standard_normal((n, 3)).astype(np.float32)
+    plain = write(tmp_path / "plain", vectors, compression=compression, version="1.0", chunk_rows=4)
+    paged = write(
+        tmp_path / "paged",
+        vectors,
+        compression=compression,
+        version="1.0",
+        chunk_rows=4,
+        mmap_optimized=True,
+    )
+    data = paged.read_bytes()
+    header = json.loads(data[12 : 12 + struct.unpack_from("<I", data, 8)[0]])
+    assert header["mmap_optimized"] is True
+    assert len(header["chunks"]) == -(-n // 4)
+    for chunk in header["chunks"]:
+        assert chunk["file_offset"] % 4096 == 0
+    with embmap.open(plain, backend=backend) as one, embmap.open(paged, backend=backend) as two:
+        assert np.array_equal(np.asarray(one.vectors), np.asarray(two.vectors))
+        assert [c.raw.tobytes() for c in one.chunks] == [c.raw.tobytes() for c in two.chunks]
+        assert two.verify().ok
+
+
+def test_only_version_one_can_be_optimized_for_mapping(tmp_path):
+    with pytest.raises(ValueError, match=r"version 1\.0 does"):
+        write(tmp_path / "a", ROWS, mmap_optimized=True)
+
+
+def test_overflow_can_be_allowed(tmp_path):
+    vectors = np.array([[1e6, -1e6], [65504, 1]], np.float32)
+    with pytest.raises(ValueError, match="65504"):
+        write(tmp_path / "a", vectors)
+    with pytest.raises(ValueError, match="65504"):
+        write_columns(tmp_path / "a", {"a": vectors}, compression="fp16")
+    expected = [[np.inf, -np.inf], [65504, 1]]
+    with embmap.open(write(tmp_path / "a", vectors, allow_overflow=True)) as file:
+        assert np.asarray(file.vectors).tolist() == expected
+    path = write_columns(tmp_path / "b", {"a": vectors}, compression="fp16", allow_overflow=True)
+    with embmap.open(path) as file:
+        assert np.asarray(file.vectors).tolist() == expected
+
+
+def test_writing_reports_its_progress(tmp_path):
+    steps = []
+    write(tmp_path / "a", np.zeros((5, 2)), chunk_rows=2, progress=lambda *step: steps.append(step))
+    assert steps == [("writing rows", done, 5) for done in (2, 4, 5)]
+    steps.clear()
+    blocks = (np.zeros((2, 2)) for _ in range(2))  # of unknown number
+    write(tmp_path / "a", blocks, chunk_rows=3, progress=lambda *step: steps.append(step))
+    assert steps == [("writing rows", done, 0) for done in (3, 4)]

@@ -7,6 +7,8 @@ import embmap
 
 decompressed = pytest.importorskip("decompressed", reason="decompressed is not installed")
 
+from decompressed.mmap_loader import MMapCVCLoader  # noqa: E402
+
 # It warns about every file of version 0.1.
 pytestmark = pytest.mark.filterwarnings("ignore:Loading legacy:DeprecationWarning")
 
@@ -51,3 +53,18 @@ def test_our_payloads_are_theirs_byte_for_byte(tmp_path, compression):
     with embmap.open(theirs) as one, embmap.open(ours) as other:
         for a, b in zip(one.chunks, other.chunks, strict=True):
             assert a.raw.tobytes() == b.raw.tobytes()
+
+
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_their_mapping_loader_reads_our_files_optimized_for_it(tmp_path, compression):
+    path = embmap.cvc.write(
+        tmp_path / "ours.cvc",
+        VECTORS,
+        compression=compression,
+        chunk_rows=100,
+        version="1.0",
+        mmap_optimized=True,
+    )
+    with MMapCVCLoader(str(path)) as theirs, embmap.open(path) as file:
+        assert theirs.is_mmap_optimized
+        assert np.array_equal(theirs.load(framework="numpy"), np.asarray(file.vectors))

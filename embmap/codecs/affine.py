@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
+
 __all__ = ["decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
+_FEW = 4096
+_PER_OPERATION = 12  # items that numpy decodes in the time of what kernels counts as an operation
 _SAFE = 3e38  # below it no float32 operation overflows
 
 
@@ -50,6 +54,10 @@ def _decode(
     minimum: np.float32,
     out: npt.NDArray[np.float32],
 ) -> None:
+    jit = None if codes.size < _FEW else kernels.jit_for(codes.size // _PER_OPERATION)
+    if jit is not None:
+        jit.decode_affine(codes, scale, minimum, out)
+        return
     for start in range(0, codes.size, _BLOCK):
         values = out[start : start + _BLOCK]
         np.multiply(codes[start : start + _BLOCK], scale, out=values)

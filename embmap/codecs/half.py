@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
+
 __all__ = ["decode_half", "encode_half"]
 
 _BLOCK = 1 << 16  # items: the integers in between stay in the second-level cache
 _FEW = 4096
+_PER_OPERATION = 6  # items that numpy decodes in the time of what kernels counts as an operation
 _SCALE = np.float32(2.0**112)
 
 
@@ -39,6 +42,10 @@ def decode_half(
         out[...] = bits.view(np.float16)
         return out
     source, target = bits.reshape(-1), out.reshape(-1)
+    jit = kernels.jit_for(bits.size // _PER_OPERATION)
+    if jit is not None:
+        jit.decode_half(source, target.view(np.uint32))
+        return out
     for start in range(0, source.size, _BLOCK):
         block = source[start : start + _BLOCK]
         wide = block.astype(np.uint32)
@@ -57,13 +64,17 @@ def decode_half(
     return out
 
 
-def encode_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+def encode_half(
+    values: npt.NDArray[Any], *, allow_overflow: bool = False
+) -> npt.NDArray[np.float16]:
     """Round values to half precision, halves to even.
 
     Parameters
     ----------
     values : numpy.ndarray
         Any shape, floating point.
+    allow_overflow : bool
+        Let finite values that are too large become infinities.
 
     Returns
     -------
@@ -73,10 +84,12 @@ def encode_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
     Raises
     ------
     ValueError
-        When a finite value is too large for half precision.
+        When a finite value is too large for half precision, unless that is allowed.
     """
     with np.errstate(over="ignore"):
         halves = values.astype("<f2")
+    if allow_overflow:
+        return halves
     overflown = np.isinf(halves) & np.isfinite(values)
     if overflown.any():
         raise ValueError(f"fp16 cannot hold {values[overflown][0]}: its largest is 65504")

@@ -12,8 +12,9 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.extending import intrinsic
 
-__all__ = ["bucket_hashes", "fasttext_hashes", "segment_sums"]
+__all__ = ["bucket_hashes", "decode_affine", "decode_half", "fasttext_hashes", "segment_sums"]
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
@@ -116,3 +117,44 @@ def fasttext_hashes(
             at += max(longest - min_n + 1, 0)
         start = ends[w]
     return hashes, per_word
+
+
+def _reinterpreted(source: Any, target: Any) -> Any:
+    """Return a function that reads the bits of a number as one of another type."""
+
+    def bitcast(_typing: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return intrinsic(bitcast)
+
+
+_float_of = _reinterpreted(numba.uint32, numba.float32)
+_bits_of = _reinterpreted(numba.float32, numba.uint32)
+
+
+@_compiled
+def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> None:
+    """Compute :func:`embmap.codecs.half.decode_half`, as bits of float32."""
+    scale = np.float32(2.0**112)
+    for i in range(bits.size):
+        half = np.uint32(bits[i])
+        magnitude = np.uint32((half & np.uint32(0x7FFF)) << np.uint32(13))
+        finite = _bits_of(_float_of(magnitude) * scale)
+        special = magnitude | np.uint32(0x7F800000)
+        pattern = finite if magnitude < np.uint32(0x0F800000) else special
+        out[i] = pattern | np.uint32((half & np.uint32(0x8000)) << np.uint32(16))
+
+
+@_compiled
+def decode_affine(
+    codes: npt.NDArray[np.uint8],
+    scale: np.float32,
+    minimum: np.float32,
+    out: npt.NDArray[np.float32],
+) -> None:
+    """Compute :func:`embmap.codecs.affine.decode_affine`."""
+    for i in range(codes.size):
+        out[i] = np.float32(np.float32(codes[i]) * scale) + minimum

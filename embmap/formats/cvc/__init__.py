@@ -1,6 +1,7 @@
 """The CVC format (``.cvc``): chunks of vectors as fp16, int8 or lossless planes, in columns."""
 
-from embmap.formats.cvc.file import Chunk, CvcFile
+from embmap.formats.cvc.chunks import Chunk
+from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.layout import Section
 from embmap.formats.cvc.writer import write, write_columns
 

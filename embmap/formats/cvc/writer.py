@@ -13,7 +13,7 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.atomic_write import replacing
-from embmap.blocks import Blocks, blocks_of, rechunked
+from embmap.blocks import Blocks, blocks_of, counted, n_rows, rechunked
 from embmap.codecs.affine import encode_affine
 from embmap.codecs.half import encode_half
 from embmap.codecs.planes import encode_planes
 from embmap.formats.cvc.layout import DTYPES, KNOWN, MAGIC, VERSIONS, Section
+from embmap.matrix import Matrix
+from embmap.report import Progress
 
 __all__ = ["write", "write_columns"]
 
@@ -35,6 +37,8 @@ _COMPRESSIONS = {
     "2.0": ("fp16", "int8", "none"),
 }
 _COPY = 1 << 22
+_PAGE = 4096
+_WHAT = "writing rows"
 
 Compression = str | Callable[[int, npt.NDArray[Any]], str]
 
@@ -48,6 +52,9 @@ def write(
     version: str = "0.1",
     sections: Iterable[Section | Mapping[str, Any]] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    mmap_optimized: bool = False,
+    allow_overflow: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
     """Write a CVC file of one matrix.
 
@@ -68,6 +75,12 @@ def write(
         Ranges of rows: ``start``, ``stop`` and ``metadata`` of each.
     metadata : mapping, optional
         Further keys of the header, JSON-able.
+    mmap_optimized : bool
+        Let every chunk start on a page of 4096 bytes; version 1.0 only.
+    allow_overflow : bool
+        Let fp16 store numbers beyond 65504 as infinities instead of refusing them.
+    progress : callable, optional
+        Called as ``progress(what, rows_done, total)``; total is 0 when it is not known.
 
     Returns
     -------
@@ -83,16 +96,26 @@ def write(
     """
     if version not in ("0.1", "1.0"):
         raise ValueError(f"version must be '0.1' or '1.0', not {version!r}; columns are 2.0")
+    if mmap_optimized and version != "1.0":
+        raise ValueError(f"version {version} has no mmap_optimized; version 1.0 does")
     header: dict[str, Any] = {"num_vectors": 0, "dimension": 0}
     default = compression if isinstance(compression, str) else "fp16"
     header["compression"] = _allowed(default, version)
+    if mmap_optimized:
+        header["mmap_optimized"] = True
     with replacing(path) as out, _spool(path) as spool:
         listed, n = [], 0
-        for number, chunk in enumerate(_chunks(vectors, chunk_rows)):
+        chunks = counted(_chunks(vectors, chunk_rows), progress, _WHAT, n_rows(vectors))
+        for number, chunk in enumerate(chunks):
             chosen = compression if isinstance(compression, str) else compression(number, chunk)
-            payload, entry = _encode(chunk, _allowed(chosen, version), f"chunk {number}")
+            payload, entry = _encode(
+                chunk, _allowed(chosen, version), f"chunk {number}", allow_overflow
+            )
             header["dimension"] = chunk.shape[1]
             if len(chunk):
+                if mmap_optimized:
+                    spool.seek(_aligned(spool.tell()))
+                    entry["file_offset"] = spool.tell()  # behind the header, which is not known yet
                 listed.append({"rows": len(chunk), **entry})
                 _write_record(spool, payload, version)
             n += len(chunk)
@@ -103,12 +126,14 @@ def write(
 
 def write_columns(
     path: str | os.PathLike[str],
-    columns: Mapping[str, npt.ArrayLike],
+    columns: Mapping[str, Blocks],
     *,
     compression: str | Mapping[str, str] = "none",
     chunk_rows: int = 100_000,
     sections: Iterable[Section | Mapping[str, Any]] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    allow_overflow: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
     """Write a CVC file of version 2.0: columns of equal length.
 
@@ -117,8 +142,8 @@ def write_columns(
     path : path-like
         The file to create or replace; it is replaced only when everything has been written.
     columns : mapping
-        From names to arrays of shape (rows,) or (rows, dim): float32, float16, int32, int64, int8
-        or uint8.
+        From names to arrays of shape (rows,) or (rows, dim), matrices, or iterables of blocks of
+        these shapes: float32, float16, int32, int64, int8 or uint8.
     compression : {"none", "fp16", "int8"} or mapping
         How columns are stored, or for each name how; float32 alone can be compressed.
     chunk_rows : int
@@ -127,6 +152,10 @@ def write_columns(
         Ranges of rows: ``start``, ``stop`` and ``metadata`` of each.
     metadata : mapping, optional
         Further keys of the header, JSON-able.
+    allow_overflow : bool
+        Let fp16 store numbers beyond 65504 as infinities instead of refusing them.
+    progress : callable, optional
+        Called as ``progress(what, rows_done, total)``; total is 0 when it is not known.
 
     Returns
     -------
@@ -140,41 +169,34 @@ def write_columns(
     OSError
         When the file cannot be written.
     """
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
-    if not arrays or len({len(array) for array in arrays.values()}) != 1:
-        raise ValueError("columns must be one or more arrays of the same length")
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
-    described = []
-    for name, array in arrays.items():
-        if array.ndim not in (1, 2) or array.dtype.name not in DTYPES or 0 in array.shape[1:]:
-            raise ValueError(f"column {name!r} is {array.dtype} of shape {array.shape}")
-        chosen = compression if isinstance(compression, str) else compression.get(name, "none")
-        if chosen != "none" and array.dtype != np.float32:
-            raise ValueError(f"column {name!r} is {array.dtype}; only float32 can be {chosen}")
-        arrays[name] = array.reshape(len(array), -1) if array.size else array.reshape(0, 1)
-        described.append(
-            {
-                "name": name,
-                "dimension": arrays[name].shape[1],
-                "dtype": array.dtype.name,
-                "compression": _allowed(chosen, "2.0"),
-            }
-        )
-    n = len(next(iter(arrays.values())))
+    if not columns:
+        raise ValueError("a file of version 2.0 needs one column at least")
+    lengths = {n_rows(values) for values in columns.values()}
+    n = 0
+    described: list[dict[str, Any]] = []
     with replacing(path) as out, _spool(path) as spool:
         listed = []
-        for start in range(0, n, chunk_rows):
+        for chunk in _column_chunks(columns, chunk_rows):
+            described = described or [
+                _described(name, block, compression) for name, block in chunk.items()
+            ]
+            rows = len(next(iter(chunk.values())))
             entries: dict[str, Any] = {}
-            payload = b""
+            payloads, nbytes = [], 0
             for column in described:
-                rows = arrays[column["name"]][start : start + chunk_rows]
-                field = f"column {column['name']!r}"
-                data, entry = _encode(rows, column["compression"], field)
-                entries[column["name"]] = {**entry, "offset": len(payload), "size": len(data)}
-                payload += data
-            listed.append({"rows": min(chunk_rows, n - start), "columns": entries})
-            _write_record(spool, payload, "2.0")
+                name = column["name"]
+                data, entry = _encode(
+                    chunk[name], column["compression"], f"column {name!r}", allow_overflow
+                )
+                entries[name] = {**entry, "offset": nbytes, "size": len(data)}
+                payloads.append(data)
+                nbytes += len(data)
+            if rows:
+                listed.append({"rows": rows, "columns": entries})
+                _write_record(spool, b"".join(payloads), "2.0")
+            n += rows
+            if progress is not None:
+                progress(_WHAT, n, max(lengths))
         header = {
             "format_type": "columnar",
             "num_vectors": n,
@@ -183,6 +205,59 @@ def write_columns(
         }
         _finish(out, spool, header, "2.0", sections, metadata)
     return Path(os.fsdecode(path))
+
+
+def _column_chunks(
+    columns: Mapping[str, Blocks], chunk_rows: int
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Return the rows of all columns, chunk by chunk."""
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
+    chunks = {
+        name: rechunked(_column_blocks(name, values), chunk_rows)
+        for name, values in columns.items()
+    }
+    while True:
+        taken = {name: next(blocks, None) for name, blocks in chunks.items()}
+        chunk = {name: block for name, block in taken.items() if block is not None}
+        if not chunk:
+            return
+        if len(chunk) != len(taken) or len({len(block) for block in chunk.values()}) != 1:
+            raise ValueError("columns must be of the same length; these are not")
+        yield chunk
+
+
+def _column_blocks(name: str, values: Blocks) -> Iterator[npt.NDArray[Any]]:
+    """Return two-dimensional blocks; a column of single numbers gets a width of one."""
+    if isinstance(values, list | tuple) and np.ndim(values[0] if values else 0) == 0:
+        values = np.asarray(values)
+    if isinstance(values, Matrix | list | tuple) or getattr(values, "ndim", 1) != 1:
+        yield from blocks_of(values)
+    elif hasattr(values, "__array__"):
+        yield from blocks_of(np.asarray(values)[:, np.newaxis])
+    else:
+        for item in values:  # type: ignore[union-attr]
+            block = np.asarray(item)
+            if not block.ndim:
+                raise ValueError(f"column {name!r}: a block must be an array, not {item!r:.80}")
+            yield block[:, np.newaxis] if block.ndim == 1 else block
+
+
+def _described(
+    name: str, block: npt.NDArray[Any], compression: str | Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what the header says about a column."""
+    if block.dtype.name not in DTYPES or not block.shape[1]:
+        raise ValueError(f"column {name!r} is {block.dtype} with {block.shape[1]} dimensions")
+    chosen = compression if isinstance(compression, str) else compression.get(name, "none")
+    if chosen != "none" and block.dtype != np.float32:
+        raise ValueError(f"column {name!r} is {block.dtype}; only float32 can be {chosen}")
+    return {
+        "name": name,
+        "dimension": block.shape[1],
+        "dtype": block.dtype.name,
+        "compression": _allowed(chosen, "2.0"),
+    }
 
 
 def _spool(path: str | os.PathLike[str]) -> Any:
@@ -209,12 +284,14 @@ def _chunks(vectors: Blocks, chunk_rows: int) -> Iterable[npt.NDArray[Any]]:
         yield chunk
 
 
-def _encode(chunk: npt.NDArray[Any], compression: str, field: str) -> tuple[bytes, dict[str, Any]]:
+def _encode(
+    chunk: npt.NDArray[Any], compression: str, field: str, allow_overflow: bool
+) -> tuple[bytes, dict[str, Any]]:
     """Return a payload and its entry in the header."""
     entry: dict[str, Any] = {"compression": compression}
     try:
         if compression == "fp16":
-            return encode_half(chunk).tobytes(), entry
+            return encode_half(chunk, allow_overflow=allow_overflow).tobytes(), entry
         if compression == "int8":
             codes, scale, minimum = encode_affine(chunk)
             return codes.tobytes(), {**entry, "min": minimum, "scale": scale}
@@ -251,16 +328,34 @@ def _finish(
         if key in KNOWN:
             raise ValueError(f"the header needs {key!r} for itself; call it something else")
         header[key] = value
+    prelude = MAGIC if version == "0.1" else MAGIC + struct.pack("<HH", int(version[0]), 0)
+    start = 0
+    if header.get("mmap_optimized"):
+        # No offset in the finished header has more digits than these.
+        most = [{**chunk, "file_offset": 10**19} for chunk in header["chunks"]]
+        start = _aligned(len(prelude) + 4 + len(_json({**header, "chunks": most})))
+        moved = [{**each, "file_offset": each["file_offset"] + start} for each in header["chunks"]]
+        header["chunks"] = moved
+    text = _json(header)
+    out.write(prelude + struct.pack("<I", len(text)) + text)
+    out.write(bytes(max(start - out.tell(), 0)) if header.get("chunks") else b"")
+    spool.seek(0)
+    shutil.copyfileobj(spool, out, _COPY)
+
+
+def _json(header: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(header, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metadata are not JSON: {error}") from None
-    out.write(MAGIC)
-    if version != "0.1":
-        out.write(struct.pack("<HH", int(version[0]), 0))
-    out.write(struct.pack("<I", len(text)) + text)
-    spool.seek(0)
-    shutil.copyfileobj(spool, out, _COPY)
+    if len(text) >= 2**32:
+        raise ValueError(f"the header takes {len(text)} bytes; choose more chunk_rows")
+    return text
+
+
+def _aligned(offset: int) -> int:
+    """Return the first page that starts at an offset or behind it."""
+    return -(-offset // _PAGE) * _PAGE
 
 
 def _sections(sections: Sequence[Section | Mapping[str, Any]], n: int) -> list[dict[str, Any]]:

@@ -1,0 +1,50 @@
+"""A bar on the terminal for whatever reports its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from embmap.report import Progress
+
+__all__ = ["progress_bar"]
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """Show a bar on stderr while something long runs, if somebody is watching.
+
+    Yields
+    ------
+    callable or None
+        What to pass as `progress`; None where stderr is no terminal.
+
+    Raises
+    ------
+    ImportError
+        When rich is not installed.
+
+    Examples
+    --------
+    >>> with embmap.progress_bar() as step:  # doctest: +SKIP
+    ...     embmap.cvc.write("out.cvc", vectors, progress=step)
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import TaskID
+    except ImportError:
+        raise ImportError("a progress bar needs rich: pip install 'embmap[cli]'") from None
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total or None)
+            bar.update(tasks[what], completed=done)
+
+        yield step
