@@ -296,16 +296,18 @@ def test_lossless_payloads_that_are_damaged_are_refused(open_bytes):
     header = one_matrix(4, 2, [{"rows": 4, "compression": "lossless"}])
     for place in range(12):
         payload = whole[:place] + bytes([whole[place] ^ 0x0F]) + whole[place + 1 :]
-        with open_bytes(cvc(header, [payload], "1.0")) as file:
-            try:
+        try:
+            with open_bytes(cvc(header, [payload], "1.0")) as file:
                 row = file[0]
-            except embmap.FormatError:
-                continue
-            assert row.shape == (2,)
-    with open_bytes(cvc(header, [whole[:-1]], "1.0")) as file:
+        except embmap.FormatError:
+            continue
+        assert row.shape == (2,)
+    with open_bytes(cvc(header, [whole + b"0"], "1.0")) as file:
         with pytest.raises(embmap.FormatError, match="the payload has"):
             file[0]
         assert not file.verify().ok
+    with pytest.raises(embmap.FormatError, match="chunk 0.*8 values take"):
+        open_bytes(cvc(header, [whole[:15]], "1.0"))
 
 
 def test_large_files_are_decoded_by_threads_to_the_same(tmp_path):

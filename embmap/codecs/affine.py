@@ -89,6 +89,9 @@ def encode_affine(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], floa
     if not values.size:
         return values.astype(np.uint8), 1.0, 0.0
     minimum, maximum = np.float32(values.min()), np.float32(values.max())
-    scale = np.float32((float(maximum) - float(minimum)) / 255) or np.float32(1)
+    with np.errstate(over="ignore"):
+        scale = (maximum - minimum) / np.float32(255) or np.float32(1)
+    if not np.isfinite(scale):  # the range is too wide for float32, its 255th part is not
+        scale = np.float32((float(maximum) - float(minimum)) / 255)
     steps = np.rint((values.astype(np.float32) - minimum) / scale)
     return np.clip(steps, 0, 255).astype(np.uint8), float(scale), float(minimum)

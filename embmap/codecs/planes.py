@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Planes", "decode_planes", "encode_planes", "parse_planes"]
+__all__ = ["Planes", "check_size", "decode_planes", "encode_planes", "parse_planes"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,32 @@ class Planes:
     bits: tuple[int, ...]
     dictionaries: tuple[tuple[int, int], ...]
     codes: tuple[int, ...]
+
+
+def check_size(head: bytes, nbytes: int, n: int) -> None:
+    """Refuse a payload that cannot hold some number of values, from its first bytes alone.
+
+    Parameters
+    ----------
+    head : bytes
+        The first four bytes of the payload, or all there are.
+    nbytes : int
+        Its size.
+    n : int
+        How many values it has to hold.
+
+    Raises
+    ------
+    ValueError
+        When it says that it holds another number, or is too small for them.
+    """
+    if len(head) < 4:
+        raise ValueError("the payload ends in its head")
+    if int.from_bytes(head, "little") != n:
+        raise ValueError(f"it holds {int.from_bytes(head, 'little')} values, not {n}")
+    least = 8 + 4 * (2 + -(-n // 8) + bool(n))
+    if nbytes < least:
+        raise ValueError(f"{n} values take {least} bytes at least, not {nbytes}")
 
 
 def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:

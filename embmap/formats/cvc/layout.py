@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from embmap.codecs.planes import check_size
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
 from embmap.fields import FieldReader
 from embmap.mapping import MappedFile
@@ -131,10 +132,17 @@ class _Header:
             raise self.error(f"{key!r} cannot be {value!r:.80}", field)
         return value
 
+    def number(self, record: Any, key: str, field: str) -> float:
+        value = self.get(record, key, (int, float), field)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(f"{key!r} is larger than any float", field) from None
+
     def count(self, record: Any, key: str, field: str) -> int:
         value: int = self.get(record, key, int, field)
         if not 0 <= value < 2**63:
-            raise self.error(f"{key!r} cannot be {value}", field)
+            raise self.error(f"{key!r} cannot be {value!s:.80}", field)
         return value
 
 
@@ -173,9 +181,8 @@ def parse(file: MappedFile, version: str | None = None) -> CvcLayout:
     header = _Header(file, offset)
     n = header.count(document, "num_vectors", "header")
     columns = _columns(header, document, version)
+    _reject_impossible(header, columns, n)
     listed = header.get(document, "chunks", list, "header")
-    if n and not all(column.dimension for column in columns):
-        raise header.error(f"{n} vectors cannot have no dimensions", "dimension")
     chunks = _chunks(file, header, document, version, listed, columns, reader.offset)
     total = sum(chunk.rows for chunk in chunks)
     if total != n:
@@ -228,19 +235,35 @@ def _columns(header: _Header, document: Any, version: str) -> tuple[Column, ...]
         dimension = header.count(document, "dimension", "header")
         compression = header.get(document, "compression", str, "header")
         return (Column("vectors", dimension, "<f4", compression),)
-    columns: list[Column] = []
+    kind = header.get(document, "format_type", str, "header")
+    if kind != "columnar":
+        raise header.unsupported(f"the format_type {kind!r:.80} is not known", "format_type")
+    columns: dict[str, Column] = {}
     for i, record in enumerate(header.get(document, "columns", list, "header")):
         field = f"column {i}"
         name = header.get(record, "name", str, field)
         dtype = header.get(record, "dtype", str, field)
         if dtype not in DTYPES:
             raise header.error(f"column {name!r} has an unknown dtype", field, found=dtype)
-        if any(name == column.name for column in columns):
+        if name in columns:
             raise header.error(f"two columns are called {name!r}", field)
         dimension = header.count(record, "dimension", field)
         compression = header.get(record, "compression", str, field)
-        columns.append(Column(name, dimension, DTYPES[dtype], compression))
-    return tuple(columns)
+        columns[name] = Column(name, dimension, DTYPES[dtype], compression)
+    return tuple(columns.values())
+
+
+def _reject_impossible(header: _Header, columns: tuple[Column, ...], n: int) -> None:
+    """Refuse sizes that no array can have, and rows that consist of nothing."""
+    if n and not columns:
+        raise header.error(f"{n} vectors cannot have no columns", "columns")
+    for column in columns:
+        if n and not column.dimension:
+            raise header.error(f"{n} vectors cannot have no dimensions", "dimension")
+        itemsize = int(column.dtype[2:]) if column.compression == "none" else 4
+        if max(n, 1) * column.dimension * itemsize >= 2**63:
+            sizes = f"{n} vectors of {column.dimension} dimensions"
+            raise header.unsupported(f"no array can have {sizes}", "dimension")
 
 
 def _chunks(
@@ -274,14 +297,15 @@ def _chunks(
             )
         payload = reader.offset
         if version == "2.0":
-            parts = _parts(header, record, field, columns, rows, payload, nbytes)
+            parts = _parts(file, header, record, field, columns, rows, payload, nbytes)
         else:
             compression = record.get("compression", columns[0].compression)
             if compression == "none" or (compression == "lossless" and version == "0.1"):
                 raise header.unsupported(
                     f"version {version} has no compression {compression}", field
                 )
-            parts = (_part(header, record, field, columns[0], compression, rows, payload, nbytes),)
+            place = (payload, nbytes)
+            parts = (_part(file, header, record, field, columns[0], compression, rows, place),)
         metadata = record.get("metadata")
         known = metadata if isinstance(metadata, dict) else {}
         chunks.append(ChunkLayout(start, rows, payload, nbytes, crc, parts, known))
@@ -304,6 +328,7 @@ def _chunks(
 
 
 def _parts(
+    file: MappedFile,
     header: _Header,
     record: dict[str, Any],
     field: str,
@@ -321,32 +346,41 @@ def _parts(
         if offset + size > nbytes:
             raise header.error(f"lies outside its chunk of {nbytes} bytes", where, found=offset)
         compression = part.get("compression", column.compression)
-        parts.append(_part(header, part, where, column, compression, rows, payload + offset, size))
+        if compression == "lossless":
+            raise header.unsupported("version 2.0 has no compression lossless", where)
+        place = (payload + offset, size)
+        parts.append(_part(file, header, part, where, column, compression, rows, place))
     return tuple(parts)
 
 
 def _part(
+    file: MappedFile,
     header: _Header,
     record: dict[str, Any],
     field: str,
     column: Column,
     compression: object,
     rows: int,
-    offset: int,
-    nbytes: int,
+    place: tuple[int, int],
 ) -> Part:
+    offset, nbytes = place
     n_values = rows * column.dimension
     if compression != "none" and column.dtype[1] in "iu":  # decoding gives float32
         raise header.error(f"integers cannot be stored as {compression!r:.80}", field)
     minimum = scale = 0.0
     if compression == "int8":
-        minimum = float(header.get(record, "min", (int, float), field))
-        scale = float(header.get(record, "scale", (int, float), field))
+        minimum = header.number(record, "min", field)
+        scale = header.number(record, "scale", field)
     elif compression == "none":
         expected = n_values * int(column.dtype[2:])
         if nbytes != expected:
             raise header.error("the payload has the wrong size", field, found=nbytes)
-    elif compression not in ("fp16", "lossless"):
+    elif compression == "lossless":
+        try:
+            check_size(file.read(offset, min(nbytes, 4)), nbytes, n_values)
+        except ValueError as error:
+            raise header.error(f"the payload is wrong: {error}", field) from None
+    elif compression != "fp16":
         raise header.unsupported(f"the compression {compression!r:.80} is not known", field)
     if compression in ITEMSIZES and nbytes != n_values * ITEMSIZES[str(compression)]:
         raise header.error(
@@ -360,14 +394,17 @@ def _part(
 
 def _sections(header: _Header, document: dict[str, Any], n: int) -> tuple[Section, ...]:
     sections = []
-    for i, record in enumerate(document.get("sections") or ()):
+    listed = document.get("sections")
+    if listed is not None and not isinstance(listed, list):
+        raise header.error("must be a list", "sections", found=type(listed).__name__)
+    for i, record in enumerate(listed or ()):
         field = f"section {i}"
         start = header.count(record, "start_index", field)
         stop = header.count(record, "end_index", field)
         if not start <= stop <= n:
             raise header.error(f"rows {start} to {stop} of {n} do not exist", field)
-        metadata = record.get("metadata") or {}
-        if not isinstance(metadata, dict):
+        metadata = record.get("metadata")
+        if metadata is not None and not isinstance(metadata, dict):
             raise header.error("'metadata' must be an object", field)
-        sections.append(Section(start, stop, metadata))
+        sections.append(Section(start, stop, metadata or {}))
     return tuple(sections)
