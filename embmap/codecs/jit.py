@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import intrinsic
 
-__all__ = ["bucket_hashes", "decode_affine", "decode_half", "fasttext_hashes", "segment_sums"]
+__all__ = [
+    "bucket_hashes",
+    "decode_affine",
+    "decode_ans",
+    "decode_half",
+    "encode_ans",
+    "fasttext_hashes",
+    "segment_sums",
+]
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
@@ -158,3 +166,91 @@ def decode_affine(
     """Compute :func:`embmap.codecs.affine.decode_affine`."""
     for i in range(codes.size):
         out[i] = np.float32(np.float32(codes[i]) * scale) + minimum
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _step(state: Any, entry: Any) -> Any:
+    """Take a symbol out of a state."""
+    frequency = np.uint32(entry >> np.uint64(16)) & np.uint32(0xFFFF)
+    rest = (state & np.uint32(4095)) - np.uint32(entry >> np.uint64(32))
+    return np.uint32((state >> np.uint32(12)) * frequency + rest)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _refill(state: Any, position: Any, word: Any) -> Any:
+    """Shift a word into a state that has become too low, and go to the next one."""
+    low = state < np.uint32(0x10000)
+    refilled = np.uint32(state << np.uint32(16)) | np.uint32(word)
+    return (refilled if low else state), position + np.int64(low)
+
+
+@_compiled
+def decode_ans(
+    words: npt.NDArray[np.uint16],
+    positions: npt.NDArray[np.int64],
+    states: npt.NDArray[np.uint32],
+    slots: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint64],
+    which: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int16],
+) -> None:
+    """Compute :func:`embmap.codecs.ans.decode`, moving positions and states in place."""
+    n_lanes, n = out.shape
+    last = words.size - 1
+    done = 0
+    # Four lanes at a time, without a branch: while one waits for its table another multiplies.
+    while done + 4 <= n_lanes:
+        m0, m1, m2, m3 = which[done], which[done + 1], which[done + 2], which[done + 3]
+        t0, t1, t2, t3 = slots[m0], slots[m1], slots[m2], slots[m3]
+        c0, c1, c2, c3 = entries[m0], entries[m1], entries[m2], entries[m3]
+        o0, o1, o2, o3 = out[done], out[done + 1], out[done + 2], out[done + 3]
+        s0, s1, s2, s3 = states[done], states[done + 1], states[done + 2], states[done + 3]
+        p0, p1 = positions[done], positions[done + 1]
+        p2, p3 = positions[done + 2], positions[done + 3]
+        for i in range(n):
+            e0 = c0[t0[s0 & np.uint32(4095)]]
+            e1 = c1[t1[s1 & np.uint32(4095)]]
+            e2 = c2[t2[s2 & np.uint32(4095)]]
+            e3 = c3[t3[s3 & np.uint32(4095)]]
+            o0[i], o1[i] = np.int16(e0), np.int16(e1)
+            o2[i], o3[i] = np.int16(e2), np.int16(e3)
+            s0, s1, s2, s3 = _step(s0, e0), _step(s1, e1), _step(s2, e2), _step(s3, e3)
+            s0, p0 = _refill(s0, p0, words[min(p0, last)])
+            s1, p1 = _refill(s1, p1, words[min(p1, last)])
+            s2, p2 = _refill(s2, p2, words[min(p2, last)])
+            s3, p3 = _refill(s3, p3, words[min(p3, last)])
+        states[done], states[done + 1], states[done + 2], states[done + 3] = s0, s1, s2, s3
+        positions[done], positions[done + 1] = p0, p1
+        positions[done + 2], positions[done + 3] = p2, p3
+        done += 4
+    for lane in range(done, n_lanes):
+        slot_of, entry_of, symbols = slots[which[lane]], entries[which[lane]], out[lane]
+        state, position = states[lane], positions[lane]
+        for i in range(n):
+            entry = entry_of[slot_of[state & np.uint32(4095)]]
+            symbols[i] = np.int16(entry)
+            state = _step(state, entry)
+            state, position = _refill(state, position, words[min(position, last)])
+        states[lane], positions[lane] = state, position
+
+
+@_compiled
+def encode_ans(
+    symbols: npt.NDArray[np.uint16],
+    codes: npt.NDArray[np.uint32],
+    state: np.uint32,
+    out: npt.NDArray[np.uint16],
+) -> Any:
+    """Compute :meth:`embmap.codecs.ans.Encoder.encode`, filling `out` from its end."""
+    at = out.size
+    for i in range(symbols.size - 1, -1, -1):
+        code = codes[symbols[i]]
+        frequency = code >> np.uint32(16)
+        if np.uint64(state) >= np.uint64(frequency) << np.uint64(20):
+            at -= 1
+            out[at] = np.uint16(state)
+            state = state >> np.uint32(16)
+        quotient = state // frequency
+        rest = state - quotient * frequency
+        state = np.uint32((quotient << np.uint32(12)) + rest + (code & np.uint32(0xFFFF)))
+    return at, state

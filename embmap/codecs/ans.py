@@ -1,0 +1,244 @@
+"""Asymmetric numeral systems: a state of 32 bits, words of 16, frequencies of 12.
+
+A state holds symbols; taking one out divides the state by the symbol's share, and a state that has
+become low takes the next word in. Independent groups of symbols are decoded side by side, by numpy
+one position of all of them at a time, by compiled loops four groups at a time. Words are never read
+beyond their end: a group that needs more says so in its position.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs import kernels
+from embmap.codecs.entropy_model import TOTAL, EntropyModel
+from embmap.codecs.threads import in_parallel, n_threads
+
+__all__ = ["LOWEST", "DecodeTables", "Encoder", "decode", "most_symbols"]
+
+LOWEST = 0x10000
+"""The lowest state between symbols, and the one that a coder starts and a decoder ends in."""
+
+_PER_SYMBOL = 4  # operations, as codecs.kernels counts them, that numpy needs
+_PARALLEL = 200_000  # symbols from which a second thread pays
+_POSITIONS = 256  # of all groups decoded before their symbols are looked up
+
+
+def most_symbols(n_words: int) -> int:
+    """Return how many symbols some words can hold at the most.
+
+    Parameters
+    ----------
+    n_words : int
+        Words behind the first state.
+
+    Returns
+    -------
+    int
+        A bound: a symbol divides the state by 4096/4095 at least.
+    """
+    return 45550 * (n_words + 1) - 1
+
+
+class DecodeTables(NamedTuple):
+    """What the low 12 bits of a state mean, for some models.
+
+    Attributes
+    ----------
+    slots : numpy.ndarray
+        Shape (models, 4096), uint16: for each value of the bits, the number of the symbol.
+    entries : numpy.ndarray
+        Shape (models, most symbols of one), uint64: of each symbol, itself in bits 0 to 15, its
+        frequency in bits 16 to 31, and from bit 32 on the first of its values.
+    """
+
+    slots: npt.NDArray[np.uint16]
+    entries: npt.NDArray[np.uint64]
+
+    @classmethod
+    def empty(cls, n_models: int, n_symbols: int) -> DecodeTables:
+        """Return tables to be filled.
+
+        Parameters
+        ----------
+        n_models : int
+            How many models there will be.
+        n_symbols : int
+            The most symbols of one.
+
+        Returns
+        -------
+        DecodeTables
+            What they hold means nothing yet.
+        """
+        slots = np.empty((n_models, TOTAL), np.uint16)
+        return cls(slots, np.empty((n_models, n_symbols), np.uint64))
+
+    def fill(self, i: int, model: EntropyModel) -> None:
+        """Set what a model says.
+
+        Parameters
+        ----------
+        i : int
+            Which of the tables.
+        model : EntropyModel
+            The symbols and their frequencies.
+        """
+        n, frequencies = model.symbols.size, model.frequencies
+        below = frequencies.cumsum() - frequencies
+        self.slots[i] = np.repeat(np.arange(n, dtype=np.uint16), frequencies)
+        entries = model.symbols.view(np.uint16).astype(np.int64) | frequencies << 16 | below << 32
+        self.entries[i, :n] = entries.view(np.uint64)
+
+
+def decode(
+    words: npt.NDArray[np.uint16],
+    positions: npt.NDArray[np.int64],
+    states: npt.NDArray[np.uint32],
+    tables: DecodeTables,
+    which: npt.NDArray[np.int64],
+    n: int,
+) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """Decode groups of symbols.
+
+    Parameters
+    ----------
+    words : numpy.ndarray
+        Shape (words,), uint16.
+    positions : numpy.ndarray
+        Shape (groups,), int64: the word that each group takes in first.
+    states : numpy.ndarray
+        Shape (groups,), uint32: the state that each begins in, not below `LOWEST`.
+    tables : DecodeTables
+        The models.
+    which : numpy.ndarray
+        Shape (groups,), int64: the model of each.
+    n : int
+        Symbols of each group.
+
+    Returns
+    -------
+    symbols : numpy.ndarray
+        Shape (groups, n), int16. Those of a group that ran out of words mean nothing.
+    positions : numpy.ndarray
+        Shape (groups,), int64: the word after the last that each took in; more than there are words
+        for a group that ran out of them.
+    states : numpy.ndarray
+        Shape (groups,), uint32: the state that each ends in.
+    """
+    out = np.empty((positions.size, n), np.int16)
+    positions, states = positions.copy(), states.copy()
+    if not words.size:  # a word to look at, which none may take in
+        words = np.zeros(1, np.uint16)
+        positions += 1
+    jit = kernels.jit_for(_PER_SYMBOL * out.size)
+    if jit is None:
+        _decode_in_step(words, positions, states, tables, which, out)
+        return out, positions, states
+
+    def work(lanes: slice) -> None:
+        part = positions[lanes], states[lanes]
+        jit.decode_ans(words, *part, *tables, which[lanes], out[lanes])
+
+    pieces = n_threads() if out.size >= _PARALLEL else 1
+    share = -(-positions.size // (4 * pieces)) * 4  # whole fours
+    in_parallel(work, [slice(i, i + share) for i in range(0, positions.size, max(share, 1))])
+    return out, positions, states
+
+
+def _decode_in_step(
+    words: npt.NDArray[np.uint16],
+    positions: npt.NDArray[np.int64],
+    states: npt.NDArray[np.uint32],
+    tables: DecodeTables,
+    which: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int16],
+) -> None:
+    """Decode one position of all groups after the other."""
+    used, which = np.unique(which, return_inverse=True)
+    slots = tables.slots[used].reshape(-1)
+    entries = tables.entries[used]
+    symbols = entries.astype(np.uint16).view(np.int16).reshape(-1)
+    frequencies = ((entries >> np.uint64(16)).astype(np.int64) & 0xFFFF).reshape(-1)
+    # Values are counted over all models, as are symbols: each has its model's number in it.
+    below = ((entries >> np.uint64(32)).astype(np.int64) + _column(used.size, TOTAL)).reshape(-1)
+    first_slot, first_entry = which * TOTAL, which * entries.shape[1]
+    state = states.astype(np.int64)
+    # Operands of one shape and type, and results in place: calls of numpy are what this costs.
+    low = np.empty(state.size, np.bool_)
+    value = np.empty(state.size, np.int64)
+    mask, twelve, lowest = (np.full(state.size, each) for each in (TOTAL - 1, 12, LOWEST))
+    numbers = np.empty((_POSITIONS, state.size), np.int64)
+    for begin in range(0, out.shape[1], _POSITIONS):
+        block = numbers[: out.shape[1] - begin]
+        for number in block:
+            np.bitwise_and(state, mask, value)
+            np.add(value, first_slot, value)
+            np.add(slots[value], first_entry, number)
+            np.right_shift(state, twelve, state)
+            np.multiply(state, frequencies[number], state)
+            np.add(state, value, state)
+            np.subtract(state, below[number], state)
+            refilled = np.less(state, lowest, low).nonzero()[0]
+            at = positions[refilled]
+            state[refilled] = state[refilled] << 16 | words.take(at, mode="clip")
+            positions[refilled] = at + 1
+        out[:, begin : begin + len(block)] = symbols[block.T]
+    states[:] = state
+
+
+def _column(n: int, step: int) -> npt.NDArray[np.int64]:
+    return np.arange(n)[:, np.newaxis] * step
+
+
+class Encoder:
+    """Encodes symbols of one model.
+
+    Parameters
+    ----------
+    model : EntropyModel
+        It has every symbol that will come.
+    """
+
+    def __init__(self, model: EntropyModel) -> None:
+        below = model.frequencies.cumsum() - model.frequencies
+        self._codes = np.zeros(1 << 16, np.uint32)
+        self._codes[model.symbols.view(np.uint16)] = model.frequencies << 16 | below
+
+    def encode(
+        self, symbols: npt.NDArray[np.int16], state: int = LOWEST
+    ) -> tuple[npt.NDArray[np.uint16], int]:
+        """Encode symbols that come before what is encoded already.
+
+        Parameters
+        ----------
+        symbols : numpy.ndarray
+            Shape (n,), int16.
+        state : int
+            Where the coder is.
+
+        Returns
+        -------
+        words : numpy.ndarray
+            Shape (words,), uint16, in the order of reading: to stand before those there are.
+        state : int
+            Where the coder is now, which is where decoding begins.
+        """
+        plain = symbols.view(np.uint16)
+        jit = kernels.jit_for(_PER_SYMBOL * 20 * symbols.size)
+        if jit is not None:
+            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out one word at the most
+            first, state = jit.encode_ans(plain, self._codes, np.uint32(state), out)
+            return out[first:], int(state)
+        words = []
+        for code in self._codes[plain[::-1]].tolist():
+            frequency = code >> 16
+            if state >= frequency << 20:
+                words.append(state & 0xFFFF)
+                state >>= 16
+            quotient, rest = divmod(state, frequency)
+            state = (quotient << 12) + rest + (code & 0xFFFF)
+        return np.array(words[::-1], np.uint16), state

@@ -1,0 +1,150 @@
+"""A tree of differences over time.
+
+Every step but the first and the last is stored as what it differs from the mean of two steps around
+it, so that any one takes only its ancestors to restore.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Node", "ancestry", "differences", "levels", "preorder", "restore"]
+
+Node = tuple[int, int, int]
+"""The step to the left, the step itself, the step to the right."""
+
+
+def ancestry(n_steps: int, t: int) -> list[Node]:
+    """Return what has to be restored for one step, in order; nothing for the first and the last.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps.
+    t : int
+        The step, in 0 to ``n_steps - 1``.
+
+    Returns
+    -------
+    list of (int, int, int)
+        Nodes from the root to the step itself.
+    """
+    left, right = 0, n_steps - 1
+    nodes = []
+    while left < t < right:
+        middle = (left + right) // 2
+        nodes.append((left, middle, right))
+        if t <= middle:
+            right = middle
+        if t >= middle:
+            left = middle
+    return nodes
+
+
+def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
+    """Return all nodes, those of one depth together.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        For each depth, shape (nodes, 3), int64: left, step, right.
+    """
+    spans = np.array([[0, n_steps - 1]])
+    found = []
+    while True:
+        spans = spans[spans[:, 1] - spans[:, 0] > 1]
+        if not len(spans):
+            return found
+        middle = spans.sum(axis=1) // 2
+        found.append(np.column_stack((spans[:, 0], middle, spans[:, 1])))
+        below = np.column_stack((spans[:, 0], middle, middle, spans[:, 1]))
+        spans = below.reshape(-1, 2)
+
+
+def preorder(n_steps: int) -> list[Node]:
+    """Return all nodes, each before those below it, left before right: the order of writing.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps.
+
+    Returns
+    -------
+    list of (int, int, int)
+        Every step but the first and the last, once.
+    """
+    nodes = []
+    waiting = [(0, n_steps - 1)]
+    while waiting:
+        left, right = waiting.pop()
+        if right - left > 1:
+            middle = (left + right) // 2
+            nodes.append((left, middle, right))
+            waiting += [(middle, right), (left, middle)]
+    return nodes
+
+
+def restore(
+    left: npt.NDArray[np.int16], difference: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
+) -> npt.NDArray[np.int16]:
+    """Return a step from the two around it.
+
+    Parameters
+    ----------
+    left, right : numpy.ndarray
+        Any shape, int16: the steps around it.
+    difference : numpy.ndarray
+        The same shape, int16: what is stored of it.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, int16; sums wrap.
+    """
+    restored = _mean(left, right)
+    restored += difference
+    return restored
+
+
+def differences(
+    left: npt.NDArray[np.int16], step: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
+) -> npt.NDArray[np.int16]:
+    """Return what is stored of a step: the inverse of :func:`restore`.
+
+    Parameters
+    ----------
+    left, step, right : numpy.ndarray
+        Any shape, int16.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, int16.
+
+    Raises
+    ------
+    ValueError
+        When a difference needs more than 16 bits.
+    """
+    exact = step.astype(np.int32) - _mean(left, right)
+    if exact.size and (exact.min() < -(1 << 15) or exact.max() >= 1 << 15):
+        worst = exact.flat[np.abs(exact).argmax()]
+        raise ValueError(f"a difference of {worst} does not fit into 16 bits")
+    return exact.astype(np.int16)
+
+
+def _mean(left: npt.NDArray[np.int16], right: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Return means truncated toward zero, without leaving 16 bits."""
+    unequal = left ^ right
+    mean = (unequal >> 1) + (left & right)  # rounded down
+    unequal &= mean >> 15  # ... which is one too low for odd negative sums
+    unequal &= 1
+    mean += unequal
+    return mean

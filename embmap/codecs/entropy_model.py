@@ -1,0 +1,209 @@
+"""Entropy models: symbols and their frequencies of 12 bits, which sum to 4096.
+
+A model is stored in 16-bit words: the number of symbols, the symbols, and all frequencies but the
+last, packed as one string of bits. Parsing checks everything the coder relies on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "TOTAL",
+    "EntropyModel",
+    "count_symbols",
+    "fit_model",
+    "model_size",
+    "parse_model",
+    "store_model",
+]
+
+TOTAL = 4096
+
+
+@dataclass(frozen=True)
+class EntropyModel:
+    """How often each symbol comes.
+
+    Attributes
+    ----------
+    symbols : numpy.ndarray
+        Shape (n,), int16: all different.
+    frequencies : numpy.ndarray
+        Shape (n,), int64: positive, summing to 4096.
+    """
+
+    symbols: npt.NDArray[np.int16]
+    frequencies: npt.NDArray[np.int64]
+
+
+def model_size(n: int) -> int:
+    """Return how many 16-bit words a model takes.
+
+    Parameters
+    ----------
+    n : int
+        Number of symbols.
+
+    Returns
+    -------
+    int
+        Words.
+    """
+    return 1 + n + 3 * n // 4
+
+
+def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
+    """Parse a model.
+
+    Parameters
+    ----------
+    words : numpy.ndarray
+        Shape (model_size(n),), uint16: all of it.
+
+    Returns
+    -------
+    EntropyModel
+        With its symbols in the order of the file.
+
+    Raises
+    ------
+    ValueError
+        When a frequency is zero, they sum to more than 4095, or a symbol comes twice.
+    """
+    n = int(words[0])
+    symbols = words[1 : 1 + n].astype(np.uint16).view(np.int16)
+    frequencies = np.append(_unpack(words[1 + n :], n - 1), 0)
+    stored = int(frequencies.sum())
+    if not frequencies[:-1].all():
+        raise ValueError("a frequency is zero")
+    if stored >= TOTAL:
+        raise ValueError(f"the frequencies sum to {stored} without the last one")
+    if np.unique(symbols).size < n:
+        raise ValueError("a symbol comes twice")
+    frequencies[-1] = TOTAL - stored
+    return EntropyModel(symbols, frequencies)
+
+
+def store_model(model: EntropyModel) -> npt.NDArray[np.uint16]:
+    """Return a model as it is stored: the inverse of :func:`parse_model`.
+
+    Parameters
+    ----------
+    model : EntropyModel
+        At least two symbols.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (model_size(n),), uint16.
+    """
+    head = np.array([model.symbols.size], np.uint16)
+    symbols = model.symbols.view(np.uint16)
+    return np.concatenate((head, symbols, _pack(model.frequencies[:-1])))
+
+
+# Three hexadecimal digits are a frequency, four a word; zeros on the left fill the first word.
+
+
+def _unpack(words: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
+    digits = (words.astype(np.int64)[:, np.newaxis] >> np.array([12, 8, 4, 0])) & 15
+    return digits.reshape(-1)[n % 4 :].reshape(n, 3) @ np.array([256, 16, 1])
+
+
+def _pack(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
+    digits = (values[:, np.newaxis] >> np.array([8, 4, 0])) & 15
+    filled = np.concatenate((np.zeros(values.size % 4, np.int64), digits.reshape(-1)))
+    return (filled.reshape(-1, 4) @ np.array([4096, 256, 16, 1])).astype(np.uint16)
+
+
+def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> EntropyModel:
+    """Choose the frequencies that store symbols in the fewest bits.
+
+    Every symbol starts at one and its share of what is left, rounded down. The units that remain go
+    to the symbols that gain most; then single units move to where they gain more than they cost.
+
+    Parameters
+    ----------
+    symbols : numpy.ndarray
+        Shape (n,), int16: all different, 1 to 4096 of them.
+    counts : numpy.ndarray
+        Shape (n,), int64: how often each comes; positive.
+
+    Returns
+    -------
+    EntropyModel
+        By falling frequency, then rising symbol; of a single symbol, with the next one beside it.
+    """
+    n = symbols.size
+    if n == 1:  # the coder needs two
+        pair = np.append(symbols, (symbols.astype(np.int64) + 1).astype(np.int16))
+        return EntropyModel(pair, np.array([TOTAL - 1, 1]))
+    total = int(counts.sum())
+    shares = [1 + count * (TOTAL - n) // total for count in counts.tolist()]
+    gains = [_gain(count, share) for count, share in zip(counts.tolist(), shares, strict=True)]
+    order = np.lexsort((symbols, -np.array(gains)))
+    frequencies = np.array(shares)[order]
+    frequencies[: TOTAL - int(frequencies.sum())] += 1
+    _balance(counts[order], frequencies)
+    symbols = symbols[order]
+    order = np.lexsort((symbols, -frequencies))
+    return EntropyModel(symbols[order], frequencies[order])
+
+
+def _balance(counts: npt.NDArray[np.int64], frequencies: npt.NDArray[np.int64]) -> None:
+    """Move units, in place, from where they cost least to where they gain most."""
+    pairs = list(zip(counts.tolist(), frequencies.tolist(), strict=True))
+    gains = np.array([_gain(*pair) for pair in pairs])
+    losses = np.array([_loss(*pair) for pair in pairs])
+    while True:
+        buyer = gains.size - 1 - int(gains[::-1].argmax())  # the last of the best
+        seller = int(losses.argmin())  # the first of the best
+        if buyer == seller or gains[buyer] <= losses[seller]:
+            return
+        frequencies[buyer] += 1
+        frequencies[seller] -= 1
+        for i in (buyer, seller):
+            gains[i] = _gain(counts[i].item(), frequencies[i].item())
+            losses[i] = _loss(counts[i].item(), frequencies[i].item())
+
+
+# math.log2 and not numpy's, whose last bit depends on the processor: ties decide the bytes written.
+
+
+def _gain(count: int, frequency: int) -> float:
+    """Return the bits that one unit more would save."""
+    if frequency == TOTAL - 1:
+        return -math.inf
+    return count * math.log2((frequency + 1) / frequency)
+
+
+def _loss(count: int, frequency: int) -> float:
+    """Return the bits that one unit less would cost."""
+    return math.inf if frequency == 1 else count * math.log2(frequency / (frequency - 1))
+
+
+def count_symbols(step: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
+    """Count symbols.
+
+    Parameters
+    ----------
+    step : numpy.ndarray
+        Any shape, int16.
+
+    Returns
+    -------
+    symbols : numpy.ndarray
+        Shape (n,), int16: the different ones, rising.
+    counts : numpy.ndarray
+        Shape (n,), int64: how often each comes.
+    """
+    counts = np.bincount(step.reshape(-1).view(np.uint16), minlength=1 << 16)
+    counts = np.roll(counts, 1 << 15)  # negative symbols first
+    symbols = np.flatnonzero(counts)
+    return (symbols - (1 << 15)).astype(np.int16), counts[symbols]
