@@ -11,6 +11,8 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.layout import MAGIC as CVC_MAGIC
+from embmap.formats.dwe.file import DweFile
+from embmap.formats.dwe.layout import MAGIC as DWE_MAGIC
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
 from embmap.formats.finalfusion.file import FinalfusionFile
@@ -34,6 +36,10 @@ FORMATS: dict[str, tuple[Callable[[MappedFile], bool], Opener]] = {
         lambda file: file.read(0, min(4, file.nbytes)) == CVC_MAGIC,
         CvcFile,
     ),
+    "dwe": (
+        lambda file: file.read(0, min(4, file.nbytes)) == DWE_MAGIC,
+        DweFile,
+    ),
 }
 
 
@@ -53,7 +59,7 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion", "embd", "cvc"}, optional
+    format : {"finalfusion", "embd", "cvc", "dwe"}, optional
         Its format; by default the bytes decide, and never the name.
     layout : str, optional
         A dialect of the format, where the bytes allow two.

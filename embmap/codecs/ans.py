@@ -100,8 +100,8 @@ def decode(
     states: npt.NDArray[np.uint32],
     tables: DecodeTables,
     which: npt.NDArray[np.int64],
-    n: int,
-) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    out: npt.NDArray[np.int16],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """Decode groups of symbols.
 
     Parameters
@@ -116,28 +116,25 @@ def decode(
         The models.
     which : numpy.ndarray
         Shape (groups,), int64: the model of each.
-    n : int
-        Symbols of each group.
+    out : numpy.ndarray
+        Shape (groups, n), int16, contiguous: where to put as many symbols of each. Those of a group
+        that runs out of words mean nothing.
 
     Returns
     -------
-    symbols : numpy.ndarray
-        Shape (groups, n), int16. Those of a group that ran out of words mean nothing.
     positions : numpy.ndarray
         Shape (groups,), int64: the word after the last that each took in; more than there are words
         for a group that ran out of them.
     states : numpy.ndarray
         Shape (groups,), uint32: the state that each ends in.
     """
-    out = np.empty((positions.size, n), np.int16)
     positions, states = positions.copy(), states.copy()
-    if not words.size:  # a word to look at, which none may take in
-        words = np.zeros(1, np.uint16)
-        positions += 1
+    if not words.size:
+        words = np.zeros(1, np.uint16)  # to look at; taking it in shows in the position
     jit = kernels.jit_for(_PER_SYMBOL * out.size)
     if jit is None:
         _decode_in_step(words, positions, states, tables, which, out)
-        return out, positions, states
+        return positions, states
 
     def work(lanes: slice) -> None:
         part = positions[lanes], states[lanes]
@@ -146,7 +143,7 @@ def decode(
     pieces = n_threads() if out.size >= _PARALLEL else 1
     share = -(-positions.size // (4 * pieces)) * 4  # whole fours
     in_parallel(work, [slice(i, i + share) for i in range(0, positions.size, max(share, 1))])
-    return out, positions, states
+    return positions, states
 
 
 def _decode_in_step(

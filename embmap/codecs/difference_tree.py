@@ -56,7 +56,7 @@ def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
         For each depth, shape (nodes, 3), int64: left, step, right.
     """
     spans = np.array([[0, n_steps - 1]])
-    found = []
+    found: list[npt.NDArray[np.int64]] = []
     while True:
         spans = spans[spans[:, 1] - spans[:, 0] > 1]
         if not len(spans):

@@ -113,13 +113,15 @@ def store_model(model: EntropyModel) -> npt.NDArray[np.uint16]:
 
 def _unpack(words: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
     digits = (words.astype(np.int64)[:, np.newaxis] >> np.array([12, 8, 4, 0])) & 15
-    return digits.reshape(-1)[n % 4 :].reshape(n, 3) @ np.array([256, 16, 1])
+    values: npt.NDArray[np.int64] = digits.reshape(-1)[n % 4 :].reshape(n, 3) @ [256, 16, 1]
+    return values
 
 
 def _pack(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
     digits = (values[:, np.newaxis] >> np.array([8, 4, 0])) & 15
     filled = np.concatenate((np.zeros(values.size % 4, np.int64), digits.reshape(-1)))
-    return (filled.reshape(-1, 4) @ np.array([4096, 256, 16, 1])).astype(np.uint16)
+    words: npt.NDArray[np.int64] = filled.reshape(-1, 4) @ [4096, 256, 16, 1]
+    return words.astype(np.uint16)
 
 
 def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> EntropyModel:

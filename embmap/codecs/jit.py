@@ -168,7 +168,7 @@ def decode_affine(
         out[i] = np.float32(np.float32(codes[i]) * scale) + minimum
 
 
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(inline="always")
 def _step(state: Any, entry: Any) -> Any:
     """Take a symbol out of a state."""
     frequency = np.uint32(entry >> np.uint64(16)) & np.uint32(0xFFFF)
@@ -176,7 +176,7 @@ def _step(state: Any, entry: Any) -> Any:
     return np.uint32((state >> np.uint32(12)) * frequency + rest)
 
 
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(inline="always")
 def _refill(state: Any, position: Any, word: Any) -> Any:
     """Shift a word into a state that has become too low, and go to the next one."""
     low = state < np.uint32(0x10000)

@@ -1,0 +1,7 @@
+"""The DWE format (``.dwe``): word vectors over time, differences in a tree, entropy-coded."""
+
+from embmap.formats.dwe.file import DweFile
+from embmap.formats.dwe.queries import Neighbor
+from embmap.formats.dwe.timestep import Timestep
+
+__all__ = ["DweFile", "Neighbor", "Timestep"]

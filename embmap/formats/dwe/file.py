@@ -1,0 +1,452 @@
+"""An open DWE file: words that move over time, decoded group by group from compressed data."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, ClassVar, SupportsIndex, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.ans import LOWEST
+from embmap.embedding_file import EmbeddingFile
+from embmap.errors import EmbmapError, UnknownWordError
+from embmap.file_words import Words, words_of
+from embmap.formats.dwe.groups import Groups
+from embmap.formats.dwe.layout import FORMAT, entries_of, parse
+from embmap.formats.dwe.queries import Neighbor, dot_products, greatest, greatest_changes, scaled
+from embmap.formats.dwe.timestep import Timestep
+from embmap.index_source import IndexChoice
+from embmap.mapping import MappedFile
+from embmap.report import Progress, Report
+
+__all__ = ["DweFile"]
+
+Word = str | SupportsIndex
+_SHOWN = 10  # problems of a time step that are reported one by one
+
+
+class DweFile(EmbeddingFile):
+    """A DWE file: integer word vectors at T time steps, and a scale that makes them numbers.
+
+    ``f[word]`` and ``f[row]`` are trajectories. ``f.vectors``, and with it ``f.batch``, is the last
+    time step. Whole groups are decoded and checked to their ends; some of them are kept, see
+    :attr:`cache_nbytes`.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The open file.
+    layout : str, optional
+        Read it as "blocks" or "stream".
+    index : str or path-like
+        Where an index over `vocab` comes from; see :func:`embmap.open`.
+    vocab : path-like or sequence of str, optional
+        A word for each row; the format carries none.
+
+    Raises
+    ------
+    FormatError
+        When it is no DWE file.
+    StaleIndexError
+        When an index is required and does not match.
+    ValueError
+        When `vocab` does not fit.
+    """
+
+    format: ClassVar[str] = FORMAT
+
+    def __init__(
+        self,
+        file: MappedFile,
+        layout: str | None = None,
+        index: IndexChoice = "auto",
+        vocab: Words | None = None,
+    ) -> None:
+        offsets = self._offsets = parse(file, layout)
+        words = words_of(file, None, vocab, offsets.n_words, FORMAT, index)
+        self._groups = Groups(file, offsets)
+        self._scale = np.float32(offsets.scale)
+        last = Timestep(self._groups, offsets.n_steps - 1, self._scale)
+        super().__init__(file, offsets.layout, words, last)
+        self._rows = _Trajectories(self._groups, self._scale)
+
+    # What the file is
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, V, K): time steps, words, length of a vector."""
+        return (self._offsets.n_steps, self._offsets.n_words, self._offsets.dim)
+
+    @property
+    def num_timesteps(self) -> int:
+        """Number of time steps."""
+        return self._offsets.n_steps
+
+    @property
+    def scale(self) -> float:
+        """What an integer is multiplied with; exactly a float32."""
+        return float(self._scale)
+
+    @property
+    def cache_nbytes(self) -> int:
+        """How many bytes of decoded groups are kept for later; may be set, 0 keeps none."""
+        return self._groups.cache_nbytes
+
+    @cache_nbytes.setter
+    def cache_nbytes(self, nbytes: int) -> None:
+        if nbytes < 0:
+            raise ValueError(f"cache_nbytes cannot be {nbytes}")
+        self._groups.cache_nbytes = nbytes
+
+    def __len__(self) -> int:
+        """Return the number of words."""
+        self._check_open()
+        return self._offsets.n_words
+
+    # Words over time
+
+    def _select(self, key: Any) -> npt.NDArray[Any]:
+        """Return trajectories: (T, K) for a word or a row, else (n, T, K)."""
+        self._check_open()
+        if isinstance(key, slice):
+            return self.trajectories(range(*key.indices(len(self))))
+        if isinstance(key, str) or not np.ndim(key):
+            return self.trajectory(key)
+        if np.asarray(key).dtype == np.bool_:
+            key = np.flatnonzero(self._timestep(0).row_numbers(key))
+        return self.trajectories(key)
+
+    def trajectory(self, word: Word) -> npt.NDArray[np.float32]:
+        """Return a word at all time steps.
+
+        Parameters
+        ----------
+        word : str or int
+            The word or its row.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (T, K), float32.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that is not in the vocabulary.
+        IndexError
+            For a row that does not exist.
+        FormatError
+            When a group cannot be decoded.
+        """
+        trajectory: npt.NDArray[np.float32] = self.trajectories([word])[0]
+        return trajectory
+
+    def trajectories(self, words: Iterable[Word]) -> npt.NDArray[np.float32]:
+        """Return words at all time steps.
+
+        Parameters
+        ----------
+        words : iterable of str or int
+            Words or rows.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, T, K), float32.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that is not in the vocabulary.
+        IndexError
+            For a row that does not exist.
+        FormatError
+            When a group cannot be decoded.
+        """
+        return scaled(self._groups.trajectories(self._numbers(words)), self._scale)
+
+    def timestep(self, t: int) -> Timestep:
+        """Return all words at one time step.
+
+        Parameters
+        ----------
+        t : int
+            The time step; negative ones count from the end.
+
+        Returns
+        -------
+        Timestep
+            A lazy matrix of shape (V, K), float32; its ``.quantized`` is the int16 one.
+
+        Raises
+        ------
+        IndexError
+            For a time step that does not exist.
+        """
+        self._check_open()
+        return self._timestep(t)
+
+    def _timestep(self, t: int) -> Timestep:
+        return Timestep(self._groups, _in_range(t, self.num_timesteps, "timestep"), self._scale)
+
+    def similarity(self, words1: Iterable[Word], words2: Iterable[Word]) -> npt.NDArray[np.float32]:
+        """Return how similar pairs of words are at all time steps.
+
+        Parameters
+        ----------
+        words1, words2 : iterable of str or int
+            As many words or rows each.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, T), float32: the dot product of the integers in int32, times the square of the
+            scale.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that is not in the vocabulary.
+        IndexError
+            For a row that does not exist.
+        ValueError
+            When there are more of one than of the other.
+        FormatError
+            When a group cannot be decoded.
+        """
+        first, second = self._numbers(words1), self._numbers(words2)
+        if first.size != second.size:
+            raise ValueError(f"{first.size} words cannot be compared with {second.size}")
+        rows, place = np.unique(np.concatenate((first, second)), return_inverse=True)
+        values = self._groups.trajectories(rows)
+        products = dot_products(values[place[: first.size]], values[place[first.size :]])
+        return self._scores(products)
+
+    def most_related(self, word: Word, t: int, n: int = 10) -> list[Neighbor]:
+        """Return the words most similar to a word at a time step.
+
+        Parameters
+        ----------
+        word : str or int
+            The word or its row.
+        t : int
+            The time step; negative ones count from the end.
+        n : int
+            How many.
+
+        Returns
+        -------
+        list of Neighbor
+            By falling dot product, then rising row; without the word itself.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that is not in the vocabulary.
+        IndexError
+            For a row or a time step that does not exist.
+        ValueError
+            When there are fewer than `n` other words.
+        FormatError
+            When a group cannot be decoded.
+        """
+        (row,) = self._numbers([word]).tolist()
+        self._check_enough(n)
+        products = self._products(row, _in_range(t, self.num_timesteps, "timestep"))
+        rows = greatest(products, n, row)
+        return self._neighbors(rows, self._scores(products[rows]))
+
+    def largest_changes(
+        self, word: Word, n: int = 10, min_increasing: int = 0, min_decreasing: int = 0
+    ) -> list[Neighbor]:
+        """Return the words whose similarity to a word changed most from first to last time step.
+
+        Parameters
+        ----------
+        word : str or int
+            The word or its row.
+        n : int
+            How many.
+        min_increasing, min_decreasing : int
+            How many of them shall have come closer, and how many shall have gone away.
+
+        Returns
+        -------
+        list of Neighbor
+            By how much they changed; the score is the change, negative for those that went away.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that is not in the vocabulary.
+        IndexError
+            For a row that does not exist.
+        ValueError
+            When there are fewer than `n` other words, or the two minimums exceed `n`.
+        FormatError
+            When a group cannot be decoded.
+        """
+        (row,) = self._numbers([word]).tolist()
+        self._check_enough(n)
+        if min_increasing < 0 or min_decreasing < 0 or min_increasing + min_decreasing > n:
+            raise ValueError(
+                f"{n} words cannot be {min_increasing} increasing and {min_decreasing} decreasing"
+            )
+        first, last = self._products(row, 0), self._products(row, self.num_timesteps - 1)
+        changes = last.astype(np.int64) - first
+        rows = greatest_changes(changes, n, min_increasing, min_decreasing, row)
+        return self._neighbors(rows, self._scores(changes[rows]))
+
+    def _products(self, row: int, t: int) -> npt.NDArray[np.int32]:
+        """Return the dot products of a word with all words at a time step: shape (V,)."""
+        step = self._timestep(t).quantized
+        target = step.row(row)
+        products = np.empty(len(self), np.int32)
+        at_once = self._groups.groups_at_once(t) * self._offsets.group
+        for start, block in step.blocks(at_once):
+            products[start : start + len(block)] = dot_products(block, target)
+        return products
+
+    def _scores(self, products: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        with np.errstate(over="ignore"):
+            square = self._scale * self._scale
+        return scaled(products.astype(np.float32), square)
+
+    def _neighbors(
+        self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]
+    ) -> list[Neighbor]:
+        words = self._vocabulary
+        return [
+            Neighbor(row, None if words is None else words[row], score)
+            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _check_enough(self, n: int) -> None:
+        if not 0 <= n < len(self):
+            raise ValueError(f"there are {len(self) - 1} other words, not {n}")
+
+    def _numbers(self, words: Iterable[Word]) -> npt.NDArray[np.int64]:
+        """Return the rows of words, or of rows."""
+        self._check_open()
+        if isinstance(words, str | bytes):
+            raise TypeError("give a list of words; trajectory takes one")
+        asked = words.tolist() if isinstance(words, np.ndarray) else list(words)
+        rows = np.empty(len(asked), np.int64)
+        names = {i: word for i, word in enumerate(asked) if isinstance(word, str)}
+        if names:
+            found = rows[list(names)] = self._words.find(names.values())
+            if (found < 0).any():
+                unknown = [word for word, row in zip(names.values(), found, strict=True) if row < 0]
+                raise UnknownWordError(unknown[0], path=self.path, n_unknown=len(unknown))
+        for i, word in enumerate(asked):
+            if not isinstance(word, str):
+                rows[i] = _in_range(cast(SupportsIndex, word), len(self), "row")
+        return rows
+
+    # The whole file
+
+    def close(self) -> None:
+        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
+        super().close()
+        self._groups = cast(Any, self._matrix)
+
+    def info(self) -> dict[str, Any]:
+        """Return what is known about the file without reading its data.
+
+        Returns
+        -------
+        dict
+            As of :meth:`EmbeddingFile.info`, with scale, group, and a chunk for each time step.
+        """
+        info = super().info()
+        offsets = self._offsets
+        info |= {"version": f"1.{offsets.minor}", "scale": self.scale, "group": offsets.group}
+        if not math.isfinite(self.scale):
+            info["scale"] = None
+        n = offsets.n_words * offsets.dim
+        info["chunks"] = [
+            {
+                "name": f"timestep {t}",
+                "symbols": n_symbols,
+                "bits_per_symbol": round(8 * nbytes / n, 3),
+                "offset": offset,
+                "nbytes": nbytes,
+            }
+            for t, (n_symbols, (offset, nbytes)) in enumerate(
+                zip(offsets.model_sizes, self._extents(), strict=True)
+            )
+        ]
+        return info
+
+    def _extents(self) -> list[tuple[int, int]]:
+        """Return where the data of each time step begin, and how many bytes they take."""
+        offsets = self._offsets
+        steps = np.arange(offsets.n_steps)[:, np.newaxis]
+        groups = np.arange(offsets.n_groups if offsets.layout == "blocks" else 1)
+        try:
+            entries = entries_of(self._file, offsets, steps, groups)
+        except EmbmapError:  # damaged entries are for verify to tell about
+            return [(offset, 0) for offset in offsets.model_offsets]
+        # Whatever comes next ends them; of blocks, a state stands before the words.
+        starts = entries.positions - (2 if offsets.layout == "blocks" else 0)
+        known = np.append(np.unique(starts), offsets.data_words)
+        if offsets.layout == "blocks":
+            known = np.union1d(known, np.array(offsets.model_offsets) // 2)
+        sizes = known[np.searchsorted(known, starts, "right").clip(max=known.size - 1)] - starts
+        begins = offsets.data_offset + 2 * starts.reshape(offsets.n_steps, -1).min(axis=1)
+        totals = 2 * sizes.reshape(offsets.n_steps, -1).sum(axis=1)
+        return list(zip(begins.tolist(), totals.tolist(), strict=True))
+
+    def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        report.checked += ["scale", "models", "groups"]
+        if not math.isfinite(self.scale) or not self.scale:
+            report.error(f"the scale factor is {self.scale}", 36)
+        ends = {}
+        for t in range(self.num_timesteps):
+            try:
+                problems, ends[t] = self._groups.check(t)
+            except EmbmapError as error:
+                report.error(str(error), getattr(error, "offset", None))
+                continue
+            for problem in problems[:_SHOWN]:
+                report.error(str(problem), problem.offset)
+            if len(problems) > _SHOWN:
+                more = len(problems) - _SHOWN
+                report.error(f"{more} more groups of timestep {t} are damaged", problems[-1].offset)
+            if progress is not None:
+                progress("decoding timesteps", t + 1, self.num_timesteps)
+        if self.layout == "stream" and len(ends) == self.num_timesteps:
+            self._verify_seams(ends, report)
+
+    def _verify_seams(self, ends: dict[int, tuple[int, int]], report: Report) -> None:
+        """Tell about time steps that do not end where another begins: nothing else shows damage."""
+        steps = np.arange(self.num_timesteps)[:, np.newaxis]
+        entries = entries_of(self._file, self._offsets, steps, np.zeros(1, np.int64))
+        begins = set(zip(entries.positions.tolist(), entries.states.tolist(), strict=True))
+        words = self._offsets.data_words
+        begins |= {(words, LOWEST), (words - 1, LOWEST)}  # behind the last, and a word of padding
+        for t, end in ends.items():
+            if end not in begins:
+                offset = self._offsets.data_offset + 2 * end[0]
+                report.warning(f"timestep {t} does not end where another begins", offset)
+
+
+class _Trajectories:
+    """Rows as a look-up by word gets them."""
+
+    def __init__(self, groups: Groups, scale: np.float32) -> None:
+        self._groups = groups
+        self._scale = scale
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.float32]:
+        return scaled(self._groups.trajectories(np.array([row]))[0], self._scale)
+
+
+def _in_range(i: SupportsIndex, n: int, what: str) -> int:
+    number = operator.index(i)
+    if not -n <= number < n:
+        raise IndexError(f"{what} {number} of {n}")
+    return number % n

@@ -1,0 +1,321 @@
+"""Groups of an open DWE file, decoded and checked to their ends, and kept within a budget."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.ans import DecodeTables, decode
+from embmap.codecs.difference_tree import ancestry, levels, restore
+from embmap.errors import FormatError
+from embmap.formats.dwe.layout import FORMAT, DweLayout, Entries, entries_of, model_of
+from embmap.mapping import MappedFile
+from embmap.process_lock import ProcessLock
+
+__all__ = ["Groups"]
+
+_AT_ONCE = 64 << 20  # bytes of symbols decoded at once
+_MOST_MODELS = 1024
+_BULK = 4  # a request of more than this part of the budget would push out everything else
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Where the coder arrived behind some groups, and which of them needed more than there is."""
+
+    entries: Entries
+    positions: npt.NDArray[np.int64]
+    states: npt.NDArray[np.uint32]
+    ran_out: npt.NDArray[np.bool_]
+
+    def problems(self, file: MappedFile, data_offset: int) -> Iterator[FormatError]:
+        """Return an error for each group that did not end as the format promises."""
+        entries = self.entries
+        astray = (entries.ends >= 0) & (entries.ends != self.positions)
+        astray |= (entries.end_states >= 0) & (entries.end_states != self.states)
+        for i in np.flatnonzero(self.ran_out | astray).tolist():
+            what = "runs out of data" if self.ran_out[i] else "does not end where it has to"
+            yield FormatError(
+                f"group {int(entries.groups[i])} of timestep {int(entries.steps[i])} {what}: "
+                "its data or its entropy model are damaged",
+                path=file.path,
+                format=FORMAT,
+                offset=data_offset + 2 * int(entries.positions[i]),
+            )
+
+
+class Groups:
+    """The groups of all time steps.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    layout : DweLayout
+        Its layout.
+
+    Attributes
+    ----------
+    cache_nbytes : int
+        How many bytes of decoded symbols are kept for later; 0 keeps none.
+    """
+
+    def __init__(self, file: MappedFile, layout: DweLayout) -> None:
+        self.file = file
+        self.layout = layout
+        self.cache_nbytes = 64 << 20
+        self._cache: OrderedDict[tuple[int, int], npt.NDArray[np.int16]] = OrderedDict()
+        self._cached_nbytes = 0
+        self._tables: DecodeTables | None = None
+        self._models: dict[int, int] = {}  # where each step's model is in the tables
+        self._lock = ProcessLock()
+
+    # Values
+
+    def step(self, t: int, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+        """Return the words of some groups at a time step.
+
+        Parameters
+        ----------
+        t : int
+            The step.
+        groups : numpy.ndarray
+            Shape (n,), int64: groups that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, group, dim), int16; what the last group has too few of means nothing.
+
+        Raises
+        ------
+        FormatError
+            When a group cannot be decoded.
+        """
+        nodes = ancestry(self.layout.n_steps, t)
+        steps = sorted({t, *(step for node in nodes for step in node)})
+        values = dict(zip(steps, self.symbols(np.array(steps), groups), strict=True))
+        for left, middle, right in nodes:
+            values[middle] = restore(values[left], values[middle], values[right])
+        found: npt.NDArray[np.int16] = values[t]
+        return found
+
+    def groups_at_once(self, t: int) -> int:
+        """Return how many groups of a step to ask for, so that memory stays bounded.
+
+        Parameters
+        ----------
+        t : int
+            The step.
+
+        Returns
+        -------
+        int
+            One at least.
+        """
+        n_steps = len(ancestry(self.layout.n_steps, t)) + 2
+        return max(_AT_ONCE // (n_steps * self._group_nbytes), 1)
+
+    def trajectories(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+        """Return words at all time steps.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Shape (n,), int64: words that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, T, dim), int16.
+
+        Raises
+        ------
+        FormatError
+            When a group cannot be decoded.
+        """
+        n_steps = self.layout.n_steps
+        out = np.empty((rows.size, n_steps, self.layout.dim), np.int16)
+        numbers, within = np.divmod(rows, self.layout.group)
+        groups, place = np.unique(numbers, return_inverse=True)
+        steps_at_once = min(max(_AT_ONCE // self._group_nbytes, 1), n_steps)
+        groups_at_once = max(_AT_ONCE // (self._group_nbytes * steps_at_once), 1)
+        for first in range(0, groups.size, groups_at_once):
+            part = groups[first : first + groups_at_once]
+            chosen = np.flatnonzero((place >= first) & (place < first + part.size))
+            for start in range(0, n_steps, steps_at_once):
+                steps = np.arange(start, min(start + steps_at_once, n_steps))
+                found = self.symbols(steps, part)[:, place[chosen] - first, within[chosen]]
+                out[chosen, start : start + steps.size] = found.swapaxes(0, 1)
+        for nodes in levels(n_steps):
+            left, middle, right = nodes.T
+            out[:, middle] = restore(out[:, left], out[:, middle], out[:, right])
+        return out
+
+    # Symbols
+
+    @property
+    def _group_nbytes(self) -> int:
+        return 2 * self.layout.group * self.layout.dim
+
+    def symbols(
+        self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int16]:
+        """Return groups as they are stored, before differences become values.
+
+        Parameters
+        ----------
+        steps, groups : numpy.ndarray
+            Shapes (n,) and (m,), int64: steps and groups that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, m, group, dim), int16; what the last group has too few of means nothing.
+
+        Raises
+        ------
+        FormatError
+            When a group cannot be decoded.
+        """
+        shape = (steps.size, groups.size, self.layout.group, self.layout.dim)
+        nbytes = steps.size * groups.size * self._group_nbytes
+        through_cache = nbytes <= self.cache_nbytes // _BULK
+        if through_cache:
+            found = self._cached(steps, groups)
+            if found is not None:
+                return found.reshape(shape)
+        out = np.empty((steps.size * groups.size, shape[2] * shape[3]), np.int16)
+        for start in range(0, steps.size, _MOST_MODELS):
+            some = steps[start : start + _MOST_MODELS]
+            lanes = out[start * groups.size : (start + some.size) * groups.size]
+            entries = entries_of(self.file, self.layout, some[:, np.newaxis], groups)
+            decoded = self._decode(entries, lanes)
+            for problem in decoded.problems(self.file, self.layout.data_offset):
+                raise problem
+        if through_cache:
+            self._keep(steps, groups, out)
+        return out.reshape(shape)
+
+    def check(self, t: int) -> tuple[list[FormatError], tuple[int, int]]:
+        """Decode a whole time step and say what is wrong with it.
+
+        Parameters
+        ----------
+        t : int
+            The step.
+
+        Returns
+        -------
+        problems : list of FormatError
+            One for each group that cannot be decoded.
+        end : (int, int)
+            The position and the state behind the last group.
+
+        Raises
+        ------
+        FormatError
+            When none of it can be decoded.
+        """
+        problems: list[FormatError] = []
+        at_once = max(_AT_ONCE // self._group_nbytes, 1)
+        end = (0, 0)
+        for first in range(0, self.layout.n_groups, at_once):
+            groups = np.arange(first, min(first + at_once, self.layout.n_groups))
+            out = np.empty((groups.size, self.layout.group * self.layout.dim), np.int16)
+            entries = entries_of(self.file, self.layout, np.array([[t]]), groups)
+            decoded = self._decode(entries, out)
+            problems += decoded.problems(self.file, self.layout.data_offset)
+            end = int(decoded.positions[-1]), int(decoded.states[-1])
+        return problems, end
+
+    def _decode(self, entries: Entries, out: npt.NDArray[np.int16]) -> _Decoded:
+        """Decode groups into the rows of `out`: shape (entries, symbols of a whole group)."""
+        layout = self.layout
+        self.file.check_whole()
+        tables, which = self._tables_of(entries.steps)
+        words, positions, limits = self._words_of(entries)
+        ends, states = np.empty_like(positions), np.empty_like(entries.states)
+        rest = layout.group_words(layout.n_groups - 1) * layout.dim
+        is_short = entries.groups == layout.n_groups - 1
+        if rest == out.shape[1] or not is_short.any():
+            ends, states = decode(words, positions, entries.states, tables, which, out)
+        else:
+            for n, lanes in ((out.shape[1], ~is_short), (rest, is_short)):
+                part = np.empty((int(lanes.sum()), n), np.int16)
+                ends[lanes], states[lanes] = decode(
+                    words, positions[lanes], entries.states[lanes], tables, which[lanes], part
+                )
+                out[lanes, :n] = part
+        return _Decoded(entries, entries.positions + ends - positions, states, ends > limits)
+
+    def _words_of(
+        self, entries: Entries
+    ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return words that hold the data of groups, where each begins, and where it has to end."""
+        layout = self.layout
+        if self.file.zero_copy:
+            words = self.file.array(layout.data_offset, "<u2", layout.data_words)
+            return words, entries.positions, np.full(entries.positions.size, layout.data_words)
+        # Read no more than a group may need: 12.1 bits a symbol.
+        n = layout.group * layout.dim
+        limits = np.minimum(entries.positions + n * 3 // 4 + n // 64 + 2, layout.data_words)
+        lengths = limits - entries.positions
+        read = self.file.gather(layout.data_offset + 2 * entries.positions, 2 * lengths)
+        ends = lengths.cumsum()
+        return read.view("<u2"), ends - lengths, ends
+
+    def _tables_of(
+        self, steps: npt.NDArray[np.int64]
+    ) -> tuple[DecodeTables, npt.NDArray[np.int64]]:
+        """Return tables with the models of time steps, and where each of them is."""
+        asked = np.unique(steps).tolist()
+        with self._lock:
+            missing = [t for t in asked if t not in self._models]
+            if self._tables is None or len(self._models) + len(missing) > _MOST_MODELS:
+                # Others may be reading the old ones.
+                n = min(self.layout.n_steps, _MOST_MODELS)
+                self._tables = DecodeTables.empty(n, max(self.layout.model_sizes))
+                self._models, missing = {}, asked
+            for t in missing:
+                place = len(self._models)
+                self._tables.fill(place, model_of(self.file, self.layout, t))
+                self._models[t] = place
+            places = np.array([self._models[t] for t in asked])
+            return self._tables, places[np.searchsorted(asked, steps)]
+
+    # What is kept
+
+    def _cached(
+        self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int16] | None:
+        """Return groups if all of them are kept."""
+        with self._lock:
+            found = []
+            for key in ((t, group) for t in steps.tolist() for group in groups.tolist()):
+                symbols = self._cache.get(key)
+                if symbols is None:
+                    return None
+                self._cache.move_to_end(key)
+                found.append(symbols)
+            return np.stack(found)
+
+    def _keep(
+        self,
+        steps: npt.NDArray[np.int64],
+        groups: npt.NDArray[np.int64],
+        symbols: npt.NDArray[np.int16],
+    ) -> None:
+        keys = ((t, group) for t in steps.tolist() for group in groups.tolist())
+        with self._lock:
+            for key, each in zip(keys, symbols, strict=True):
+                if key not in self._cache:
+                    self._cache[key] = each
+                    self._cached_nbytes += each.nbytes
+            while self._cached_nbytes > self.cache_nbytes:
+                _, gone = self._cache.popitem(last=False)
+                self._cached_nbytes -= gone.nbytes

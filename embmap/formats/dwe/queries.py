@@ -1,0 +1,136 @@
+"""What is asked of words over time: dot products of integers and rankings by them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Neighbor", "dot_products", "greatest", "greatest_changes", "scaled"]
+
+
+class Neighbor(NamedTuple):
+    """A word in a ranking.
+
+    Attributes
+    ----------
+    row : int
+        Its number.
+    word : str or None
+        The word; None in a file without words.
+    score : float
+        What it is ranked by: a dot product, or how much one changed.
+    """
+
+    row: int
+    word: str | None
+    score: float
+
+
+def dot_products(a: npt.NDArray[np.int16], b: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:
+    """Return dot products along the last axis, in int32; sums that do not fit wrap.
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray
+        Shapes (..., dim) that go together, int16.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (...), int32.
+    """
+    products: npt.NDArray[np.int32] = np.vecdot(a.astype(np.int32), b.astype(np.int32))
+    return products
+
+
+def scaled(
+    integers: npt.NDArray[Any], scale: np.float32, out: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """Return integers as numbers.
+
+    Parameters
+    ----------
+    integers : numpy.ndarray
+        Any shape, int16 or float32.
+    scale : numpy.float32
+        What they are multiplied with; a file may say anything, infinity and NaN as well.
+    out : numpy.ndarray, optional
+        The same shape, float32: where to put them.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, float32.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.multiply(integers, scale, out=out, dtype=np.float32)
+
+
+def greatest(products: npt.NDArray[Any], n: int, target: int) -> npt.NDArray[np.int64]:
+    """Return the rows of the greatest products, the smaller row first of equal ones.
+
+    Parameters
+    ----------
+    products : numpy.ndarray
+        Shape (rows,), integers.
+    n : int
+        How many, fewer than there are rows.
+    target : int
+        The row that is left out.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), int64.
+    """
+    if n == 0:
+        return np.empty(0, np.int64)
+    wanted = products.astype(np.int64)
+    wanted[target] = np.iinfo(np.int64).min
+    # Those that might be among them, in the order of their rows, then sorted without changing it.
+    threshold = np.partition(wanted, wanted.size - n)[wanted.size - n]
+    rows = np.flatnonzero(wanted >= threshold)
+    return rows[np.argsort(-wanted[rows], kind="stable")[:n]]
+
+
+def greatest_changes(
+    changes: npt.NDArray[np.int64], n: int, min_increasing: int, min_decreasing: int, target: int
+) -> npt.NDArray[np.int64]:
+    """Return the rows that changed most, with some that increased and some that decreased.
+
+    Those that increased most are taken first, then those that decreased most, then whatever changed
+    most. All are sorted by how much they changed in the direction they were taken for.
+
+    Parameters
+    ----------
+    changes : numpy.ndarray
+        Shape (rows,), int64: how much each changed.
+    n : int
+        How many, fewer than there are rows.
+    min_increasing, min_decreasing : int
+        How many are taken for an increase and for a decrease at the least.
+    target : int
+        The row that is left out.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), int64: each row once.
+    """
+    others = np.delete(np.arange(changes.size), target)
+    rising = others[np.argsort(-changes[others], kind="stable")]
+    falling = others[np.argsort(changes[others], kind="stable")]
+    taken = np.concatenate((rising[:min_increasing], falling[:min_decreasing]))
+    rest = np.concatenate((rising[min_increasing:], falling[min_decreasing:]))
+    rises = np.arange(rest.size) < rising.size - min_increasing
+    amounts = np.where(rises, changes[rest], -changes[rest])
+    order = np.argsort(-amounts, kind="stable")
+    rows = np.concatenate((taken, rest[order]))
+    rises = np.concatenate((np.arange(taken.size) < min_increasing, rises[order]))
+    _, first = np.unique(rows, return_index=True)
+    chosen = np.sort(first)[:n]
+    rows, rises = rows[chosen], rises[chosen]
+    amounts = np.where(rises, changes[rows], -changes[rows])
+    return rows[np.argsort(-amounts, kind="stable")]

@@ -1,0 +1,92 @@
+"""The words of a DWE file at one time step, decoded when they are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.formats.dwe.groups import Groups
+from embmap.formats.dwe.layout import entries_of
+from embmap.formats.dwe.queries import scaled
+from embmap.matrix import Matrix
+
+__all__ = ["Timestep"]
+
+
+class Timestep(Matrix):
+    """The rows of one time step; the groups they are in are decoded, with those of its ancestors.
+
+    Parameters
+    ----------
+    groups : Groups
+        The groups of the file.
+    t : int
+        The step.
+    scale : numpy.float32, optional
+        What the integers are multiplied with; without it they stay integers.
+    """
+
+    def __init__(self, groups: Groups, t: int, scale: np.float32 | None = None) -> None:
+        self._groups = groups
+        self._t = t
+        self._scale = scale
+        self._group = groups.layout.group
+        self.shape = (groups.layout.n_words, groups.layout.dim)
+        self.dtype = np.dtype(np.int16 if scale is None else np.float32)
+
+    @property
+    def quantized(self) -> Timestep:
+        """The same rows as they are stored: int16."""
+        return Timestep(self._groups, self._t)
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        layout, file = self._groups.layout, self._groups.file
+        if rows is None:
+            rows = np.array([0, layout.n_words - 1])
+        groups = np.unique(rows // self._group)
+        entries = entries_of(file, layout, np.array([[self._t]]), groups)
+        first, last = int(entries.positions.min()), int(entries.positions.max())
+        start = layout.data_offset + 2 * first
+        file.advise("willneed", start, 2 * (last - first) + 2 * self._group * layout.dim)
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        number, place = divmod(i, self._group)
+        return self._scaled(self._groups.step(self._t, np.array([number]))[0, place])
+
+    def _scaled(
+        self, values: npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return values as this matrix hands them out."""
+        if self._scale is not None:
+            return scaled(values, self._scale, out)
+        if out is None:
+            return values.copy()
+        out[...] = values
+        return out
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        out = np.empty((stop - start, self.shape[1]), self.dtype)
+        at_once = self._groups.groups_at_once(self._t) * self._group
+        for low in range(start - start % self._group, stop, at_once):
+            high = min(low + at_once, stop)
+            numbers = np.arange(low // self._group, -(-high // self._group))
+            values = self._groups.step(self._t, numbers).reshape(-1, self.shape[1])
+            first = max(low, start)
+            self._scaled(values[first - low : high - low], out[first - start : high - start])
+        return out
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        numbers, within = np.divmod(rows, self._group)
+        groups, place = np.unique(numbers, return_inverse=True)
+        at_once = self._groups.groups_at_once(self._t)
+        for first in range(0, groups.size, at_once):
+            part = groups[first : first + at_once]
+            chosen = np.flatnonzero((place >= first) & (place < first + part.size))
+            values = self._groups.step(self._t, part)
+            out[chosen] = self._scaled(values[place[chosen] - first, within[chosen]])
