@@ -3,7 +3,7 @@
 ``embmap.open`` parses a header and hands out lazy views: a vector costs one page of the file.
 """
 
-from embmap import cvc, embd, finalfusion, subwords
+from embmap import cvc, dwe, embd, finalfusion, subwords
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import (
     ChecksumError,
@@ -41,6 +41,7 @@ __all__ = [
     "Vocabulary",
     "__version__",
     "cvc",
+    "dwe",
     "embd",
     "finalfusion",
     "open",

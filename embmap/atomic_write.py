@@ -10,11 +10,12 @@ import contextlib
 import errno
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "spool_beside"]
 
 
 @contextlib.contextmanager
@@ -63,6 +64,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.unlink()
         raise
     _sync_folder(target.parent)
+
+
+def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a nameless temporary file in the folder of a file, where there is room for it.
+
+    Parameters
+    ----------
+    path : path-like
+        The file that is being written.
+
+    Returns
+    -------
+    binary file
+        Open for reading and writing; gone once it is closed.
+
+    Raises
+    ------
+    OSError
+        When the folder does not exist or cannot be written.
+    """
+    folder = Path(os.fsdecode(path)).resolve().parent
+    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
 def _sync_folder(folder: Path) -> None:

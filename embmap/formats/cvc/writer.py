@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import struct
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from embmap.atomic_write import replacing
+from embmap.atomic_write import replacing, spool_beside
 from embmap.blocks import Blocks, blocks_of, counted, n_rows, rechunked
 from embmap.codecs.affine import encode_affine
 from embmap.codecs.half import encode_half
@@ -103,7 +102,7 @@ def write(
     header["compression"] = _allowed(default, version)
     if mmap_optimized:
         header["mmap_optimized"] = True
-    with replacing(path) as out, _spool(path) as spool:
+    with replacing(path) as out, spool_beside(path) as spool:
         listed, n = [], 0
         chunks = counted(_chunks(vectors, chunk_rows), progress, _WHAT, n_rows(vectors))
         for number, chunk in enumerate(chunks):
@@ -174,7 +173,7 @@ def write_columns(
     lengths = {n_rows(values) for values in columns.values()}
     n = 0
     described: list[dict[str, Any]] = []
-    with replacing(path) as out, _spool(path) as spool:
+    with replacing(path) as out, spool_beside(path) as spool:
         listed = []
         for chunk in _column_chunks(columns, chunk_rows):
             described = described or [
@@ -258,11 +257,6 @@ def _described(
         "dtype": block.dtype.name,
         "compression": _allowed(chosen, "2.0"),
     }
-
-
-def _spool(path: str | os.PathLike[str]) -> Any:
-    """Return a temporary file beside the target, where there is room for it."""
-    return tempfile.TemporaryFile(dir=Path(os.fsdecode(path)).resolve().parent)
 
 
 def _allowed(compression: str, version: str) -> str:

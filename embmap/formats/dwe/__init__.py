@@ -3,5 +3,6 @@
 from embmap.formats.dwe.file import DweFile
 from embmap.formats.dwe.queries import Neighbor
 from embmap.formats.dwe.timestep import Timestep
+from embmap.formats.dwe.writer import quantize, write
 
-__all__ = ["DweFile", "Neighbor", "Timestep"]
+__all__ = ["DweFile", "Neighbor", "Timestep", "quantize", "write"]

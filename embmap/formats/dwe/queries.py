@@ -65,7 +65,8 @@ def scaled(
         The same shape, float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.multiply(integers, scale, out=out, dtype=np.float32)
+        numbers: npt.NDArray[np.float32] = np.multiply(integers, scale, out=out, dtype=np.float32)
+    return numbers
 
 
 def greatest(products: npt.NDArray[Any], n: int, target: int) -> npt.NDArray[np.int64]:
