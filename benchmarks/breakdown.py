@@ -1,4 +1,4 @@
-"""``python -m benchmarks.breakdown``: where the time of a look-up goes, piece by piece.
+"""``python -m benchmarks.breakdown``: where the time goes, piece by piece.
 
 Prints medians for the pieces of rows of docs/benchmarks.md, and what a batch costs when the file's
 pages have to come from the disk.
@@ -11,7 +11,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +31,7 @@ from embmap.records import scan
 from embmap.word_index import hash_words
 
 _BATCH = 10_000
+_PAGE = 4096
 
 
 def main() -> None:
@@ -43,6 +47,14 @@ def main() -> None:
     build(made.dense)
     print("an unknown word, dense rows")
     unknown(made.bucket)
+    print(f"as many bytes as {made.n_chunk_rows} rows of {files.CHUNK_DIM} numbers have")
+    memory(made.n_chunk_rows * files.CHUNK_DIM * 4)
+    for compression in ("fp16", "int8"):
+        path = made.chunks(compression)
+        print(f"{made.n_chunk_rows} rows in chunks of {compression}")
+        chunks(path)
+        print(f"a few rows in chunks of {compression}")
+        chunk_rows(path)
     print(f"a batch of {_BATCH} rows whose pages are not in memory")
     cold(made.dense)
 
@@ -87,13 +99,7 @@ def unknown(path: Path) -> None:
     with embmap.open(path) as file:
         words = files.unknown(1000)
         indexer, matrix = file.subwords, file.vectors
-        for choice in ("numpy", "numba"):
-            kernels.CHOICE, kernels._jit = choice, None
-            try:
-                file[words[0]]
-            except ImportError as error:
-                print(f"  {choice}: {error}")
-                continue
+        for choice in each_kernels(lambda: file[words[0]]):
             text = [Text.of([f"<{word}>"]) for word in words]
             parts = [file._subword_rows([word]) for word in words]
             sums = [segment_sums(matrix, *part) for part in parts]
@@ -105,6 +111,77 @@ def unknown(path: Path) -> None:
             )
             tell("    sums", lambda parts=parts: [segment_sums(matrix, *p) for p in parts], 1000)
             tell("    unit length", lambda sums=sums: [normalize(s.copy()) for s in sums], 1000)
+
+
+def each_kernels(work: Callable[[], Any]) -> Iterator[str]:
+    """Choose numpy and then numba, each where it can do some work."""
+    for choice in ("numpy", "numba"):
+        kernels.CHOICE, kernels._jit = choice, None
+        try:
+            work()
+        except ImportError as error:
+            print(f"  {choice}: {error}")
+        else:
+            yield choice
+
+
+def memory(nbytes: int) -> None:
+    used, source = np.ones((2, nbytes), np.uint8)
+    halves = [slice(0, nbytes // 2), slice(nbytes // 2, nbytes)]
+    tell("  copy them into a used array", lambda: np.copyto(used, source))
+    with ThreadPoolExecutor(2) as pool:
+        copy = partial(pool.map, lambda half: np.copyto(used[half], source[half]), halves)
+        tell("  copy them into a used array, two threads", lambda: [*copy()])
+    tell("  copy them into a new array", lambda: source.copy())
+    tell("  have new memory provided", lambda: np.empty(nbytes, np.uint8)[::_PAGE].fill(0))
+
+
+def chunks(path: Path) -> None:
+    with embmap.open(path) as file, ThreadPoolExecutor(2) as pool:
+        matrix, used = file.vectors, np.ones(file.shape, np.float32)
+        starts = np.cumsum([0, *(chunk.rows for chunk in file.chunks)]).tolist()
+
+        def check(number: int) -> None:
+            file.chunks[number].check()
+
+        def decode(out: np.ndarray, number: int) -> None:
+            first, last = starts[number : number + 2]
+            matrix.decode_rows(number, 0, last - first, out[first:last])
+
+        def in_one(work: Callable[[int], None]) -> list[None]:
+            return [work(number) for number in range(len(file.chunks))]
+
+        def in_two(work: Callable[[int], None]) -> list[None]:
+            return list(pool.map(work, range(len(file.chunks))))
+
+        tell("  checksums, one thread", lambda: in_one(check))
+        tell("  checksums, two threads", lambda: in_two(check))
+        for choice in each_kernels(lambda: decode(used, 0)):
+            tell(f"  np.asarray(f.vectors), {choice}", lambda: np.asarray(matrix))
+            tell(
+                "    decode into a new array, two threads",
+                lambda: in_two(partial(decode, np.empty(file.shape, np.float32))),
+            )
+            tell("    decode into a used array, two threads", lambda: in_two(partial(decode, used)))
+            tell("    decode into a used array, one thread", lambda: in_one(partial(decode, used)))
+
+
+def chunk_rows(path: Path) -> None:
+    with embmap.open(path) as file:
+        matrix, starts = file.vectors, file.vectors._starts
+        rows = np.random.default_rng(0).integers(0, len(file), 1000)
+        numbers = rows.tolist()
+        places = [(bisect_right(starts, i) - 1, i) for i in numbers]
+        places = [(chunk, i - starts[chunk], i - starts[chunk] + 1) for chunk, i in places]
+        out = np.empty((1, file.dim), np.float32)
+        tell("  f[i]", lambda: [file[i] for i in numbers], 1000)
+        tell("    f.vectors.row(i)", lambda: [matrix.row(i) for i in numbers], 1000)
+        tell("      find the chunk", lambda: [bisect_right(starts, i) for i in numbers], 1000)
+        tell("      a new array", lambda: [np.empty(out.shape, out.dtype) for _ in numbers], 1000)
+        tell("      decode it", lambda: [matrix.decode_rows(*at, out) for at in places], 1000)
+        tell("        the view", lambda: [matrix._stored_rows(*at) for at in places], 1000)
+        for choice in each_kernels(lambda: file[rows]):
+            tell(f"  f[1000 rows], {choice}", lambda: file[rows])
 
 
 def cold(path: Path) -> None:

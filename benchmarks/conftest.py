@@ -9,9 +9,10 @@ import pytest
 
 import embmap
 from benchmarks import files
+from embmap.codecs import kernels
 
 _TINY = 2000
-_LIBRARIES = ("numpy", "xxhash", "numba", "finalfusion", "gensim")
+_LIBRARIES = ("numpy", "xxhash", "numba", "finalfusion", "gensim", "decompressed", "safetensors")
 
 
 def pytest_addoption(parser):
@@ -89,9 +90,24 @@ def warmed(asked_words):
     return warm
 
 
+@pytest.fixture
+def chosen_kernels(way, monkeypatch):
+    """Let embmap compute with what its way names, as EMBMAP_KERNELS does in a fresh process."""
+    library, _, choice = way.partition(", ")
+    if library == "embmap" and choice:
+        pytest.importorskip(choice, reason=f"{choice} is not installed here")
+        monkeypatch.setattr(kernels, "CHOICE", choice)
+        monkeypatch.setattr(kernels, "_jit", None)
+
+
 @pytest.fixture(scope="session")
 def finalfusion():
     return pytest.importorskip("finalfusion", reason="finalfusion is not installed here")
+
+
+@pytest.fixture(scope="session")
+def decompressed():
+    return pytest.importorskip("decompressed", reason="decompressed is not installed here")
 
 
 @pytest.fixture(scope="session")

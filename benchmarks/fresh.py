@@ -21,10 +21,9 @@ Lookup = Callable[[str], np.ndarray]
 
 
 def main() -> None:
+    tasks = {"open": measure_open, "compose": measure_compose, "tensor": measure_tensor}
     task = json.load(sys.stdin)
-    json.dump(
-        {"open": measure_open, "compose": measure_compose}[task.pop("what")](**task), sys.stdout
-    )
+    json.dump(tasks[task.pop("what")](**task), sys.stdout)
 
 
 def opener(library: str) -> Callable[..., Any]:
@@ -61,6 +60,25 @@ def measure_open(
         "vector": None if vector is None else vector.tolist(),
         "n_words": len(file if library != "finalfusion" else file.vocab),
     }
+
+
+def tensor_opener(library: str) -> Callable[[str, str], np.ndarray]:
+    """Import a library and return what opens a file and takes one of its tensors."""
+    if library == "embmap":
+        import embmap
+
+        return lambda path, name: embmap.open(path).tensors[name]
+    from safetensors import safe_open
+
+    return lambda path, name: safe_open(path, framework="numpy").get_tensor(name)
+
+
+def measure_tensor(library: str, path: str, name: str) -> dict[str, Any]:
+    """Open a file and take one of its tensors."""
+    open_tensor = tensor_opener(library)
+    start = time.perf_counter()
+    tensor = open_tensor(path, name)
+    return {"seconds": time.perf_counter() - start, "first_row": tensor[0].tolist()}
 
 
 def measure_compose(

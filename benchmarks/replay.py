@@ -43,7 +43,7 @@ def in_fresh_process(what: str, *, kernels: str | None = None, **task: Any) -> d
 
     Parameters
     ----------
-    what : {"open", "compose"}
+    what : {"open", "compose", "tensor"}
         Which measurement.
     kernels : {"numpy", "numba"}, optional
         The process's EMBMAP_KERNELS.

@@ -56,7 +56,26 @@ class Row:
     any_size: bool = True
 
 
+def _of_chunks(compression: str, numpy_ms: int, numba_ms: int) -> tuple[Row, ...]:
+    """Return the rows of one compression of CVC files."""
+    whole = f"{compression}, all rows"
+    used = f"{compression}, all rows, used array"
+    some = f"{compression}, 1000 rows"
+    on_numpy, on_numba = "embmap, numpy", "embmap, numba"
+    fast, faster = f"≤ {numpy_ms} ms", f"≤ {numba_ms} ms"
+    return (
+        Row(f"{whole}, numpy", whole, on_numpy, fast, numpy_ms / 1e3, any_size=False),
+        Row(f"{whole}, numba", whole, on_numba, faster, numba_ms / 1e3, any_size=False),
+        Row("… into a used array, numpy", used, on_numpy),
+        Row("… into a used array, numba", used, on_numba),
+        Row("… one row", f"{compression}, one row", "embmap", "≤ 5 µs", 5e-6),
+        Row("… 1000 rows, numpy", some, on_numpy, "≤ 0.5 ms", 0.5e-3),
+        Row("… 1000 rows, numba", some, on_numba, "≤ 0.5 ms", 0.5e-3),
+    )
+
+
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
+_TENTH = {"safetensors": 0.1}
 ROWS = (
     Row("open", "open", "embmap", "≤ 1 ms, ≥ 300x either", 1e-3, _EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", "≤ 2 MB", 2e6, value="peak_nbytes"),
@@ -98,6 +117,11 @@ ROWS = (
     Row("… in a batch, numpy", "unknown word, quantized, batch", "embmap, numpy"),
     Row("quantized row by word", "quantized row", "embmap", "≤ 5 µs", 5e-6),
     Row("batch of 10k quantized rows", "quantized row, batch", "embmap", "≤ 20 ms", 20e-3),
+    *_of_chunks("fp16", 100, 45),
+    *_of_chunks("int8", 60, 40),
+    Row("MiniLM, open, one tensor", "tensor", "embmap", "≤ 1 ms, ≤ 0.1 safetensors", 1e-3, _TENTH),
+    Row("… in a fresh process", "tensor, fresh process", "embmap"),
+    Row("… one row by token", "row of a tensor", "embmap"),
 )
 
 
@@ -228,8 +252,8 @@ def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) ->
         f"{name} {number}" for name, number in about["libraries"].items() if number
     )
     return (
-        f"`{command}`: files of {n_words:,} words of 300 dimensions in the page cache; "
-        f"medians, {len(results)} x over.\n"
+        f"`{command}`: files of {n_words:,} words of 300 dimensions, CVC files of {n_words // 2:,} "
+        f"rows of 256, all in the page cache; medians, {len(results)} x over.\n"
         f"{cpu.get('brand_raw', about['machine'])}, {cpu.get('count', '?')} cores, "
         f"{about['system']} {about['machine']}; {versions}."
     )

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 __all__ = ["Node", "ancestry", "differences", "levels", "preorder", "restore"]
 
+_BLOCK = 1 << 16  # numbers: what lies in between stays in the second-level cache
+
 Node = tuple[int, int, int]
 """The step to the left, the step itself, the step to the right."""
 
@@ -98,18 +100,23 @@ def restore(
 
     Parameters
     ----------
-    left, right : numpy.ndarray
-        Any shape, int16: the steps around it.
+    left : numpy.ndarray
+        Any shape, int16: the step before it.
     difference : numpy.ndarray
         The same shape, int16: what is stored of it.
+    right : numpy.ndarray
+        The same shape, int16: the step behind it.
 
     Returns
     -------
     numpy.ndarray
         The same shape, int16; sums wrap.
     """
-    restored = _mean(left, right)
-    restored += difference
+    restored = np.empty(difference.shape, np.int16)
+    flat = [array.reshape(-1) for array in (left, difference, right, restored)]
+    for start in range(0, restored.size, _BLOCK):
+        before, change, after, out = (array[start : start + _BLOCK] for array in flat)
+        np.add(_mean(before, after), change, out=out)
     return restored
 
 

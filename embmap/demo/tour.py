@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from rich.console import Console
@@ -21,12 +21,13 @@ from rich.table import Table
 
 import embmap
 from embmap.demo.corpus import documents
-from embmap.demo.training import Embedding, subword_rows, train
+from embmap.demo.training import Embedding, sliced, subword_rows, train
 
 __all__ = ["tour"]
 
 _DIM = 100
 _EXPONENT = 14
+_SLICES, _SLICED_WORDS = 9, 3000
 _PROBES = ("list", "socket", "thread")
 _UNKNOWN = "filesystems-like"
 
@@ -63,33 +64,42 @@ def tour(console: Console, folder: Path | None = None) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     plain, subwords = folder / "docstrings.fifu", folder / "docstrings-subwords.fifu"
-    embedding = _make(console, plain, subwords)
+    corpus = _read(console)
+    embedding = _make(console, corpus, plain, subwords)
     for path in (plain, subwords):
         path.with_name(path.name + ".embx").unlink(missing_ok=True)
         _show(console, path, embedding)
     _show_other_formats(console, folder, embedding)
+    _show_slices(console, folder, corpus, embedding)
     console.print(
         "\n'touched' is what the system newly mapped in of the file for a step; it maps the pages "
         "around the one that is asked for as well."
     )
 
 
-def _make(console: Console, plain: Path, subwords: Path) -> Embedding:
-    """Train on the docstrings and write both files."""
-    python = ".".join(map(str, sys.version_info[:3]))
-    console.print(f"Reading the docstrings of Python {python}'s standard library ...")
+def _read(console: Console) -> list[list[str]]:
+    """Return the docstrings."""
+    console.print(f"Reading the docstrings of Python {_python()}'s standard library ...")
     start = time.perf_counter()
     corpus = list(documents())
     n_tokens = sum(map(len, corpus))
+    seconds = time.perf_counter() - start
+    console.print(f"  {len(corpus)} docstrings, {n_tokens} words of text in {seconds:.1f} s")
+    return corpus
+
+
+def _python() -> str:
+    return ".".join(map(str, sys.version_info[:3]))
+
+
+def _make(console: Console, corpus: list[list[str]], plain: Path, subwords: Path) -> Embedding:
+    """Train on the docstrings and write both files."""
+    console.print(f"Counting, PPMI and SVD to {_DIM} dimensions ...")
     read = time.perf_counter()
-    console.print(
-        f"  {len(corpus)} docstrings, {n_tokens} words of text in {read - start:.1f} s; "
-        f"counting, PPMI and SVD to {_DIM} dimensions ..."
-    )
     embedding = train(corpus, dim=_DIM)
     trained = time.perf_counter()
     console.print(f"  {len(embedding.words)} vectors in {trained - read:.1f} s")
-    metadata = f'title = "Docstrings of Python {python}"\nmethod = "PPMI and SVD"\n'
+    metadata = f'title = "Docstrings of Python {_python()}"\nmethod = "PPMI and SVD"\n'
     embmap.finalfusion.write(
         plain, embedding.words, embedding.vectors, norms=embedding.norms, metadata=metadata
     )
@@ -205,6 +215,49 @@ def _show_other_formats(console: Console, folder: Path, embedding: Embedding) ->
     tensors = {"embeddings.word_embeddings.weight": vectors, "norms": embedding.norms}
     embmap.embd.write(path, tensors, vocab=words)
     show(path)
+    console.print(table)
+
+
+def _show_slices(
+    console: Console, folder: Path, corpus: list[list[str]], embedding: Embedding
+) -> None:
+    """Write how words are used across the library as DWE, and print how some of them move."""
+    words = embedding.words[:_SLICED_WORDS]
+    probes = [word for word in _PROBES if word in set(words)]
+    path, vocab = folder / "docstrings-slices.dwe", folder / "docstrings-slices.txt"
+    start = time.perf_counter()
+    steps = [step[: len(words)] for step in sliced(corpus, embedding, _SLICES)]
+    quantized, scale = embmap.dwe.quantize(steps, bits=8)
+    embmap.dwe.write(path, quantized, scale=scale, layout="stream")
+    vocab.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    seconds = time.perf_counter() - start
+    console.print(
+        f"\n{path.name}: {_SLICES} overlapping slices of the docstrings in the order of their "
+        f"modules' names - no real time - for the {len(words)} most frequent words: "
+        f"{_size(4 * quantized.size)} of float32 in {_size(path.stat().st_size)}, "
+        f"written in {seconds:.1f} s"
+    )
+    table = Table(
+        "word",
+        "cosine with its first slice, slice by slice",
+        "time",
+        "most related in the first",
+        "and in the last slice",
+    )
+    with cast(embmap.dwe.DweFile, embmap.open(path, vocab=vocab)) as opened:
+        opened.find(probes)  # what comes before the first look-up is no part of it
+        for word in probes:
+            start = time.perf_counter()
+            moved = opened[word]
+            seconds = time.perf_counter() - start
+            lengths = np.linalg.norm(moved, axis=1) * np.linalg.norm(moved[0])
+            cosines = moved @ moved[0] / np.where(lengths > 0, lengths, 1)
+            related = [
+                ", ".join(str(found.word) for found in opened.most_related(word, t, 4))
+                for t in (0, -1)
+            ]
+            line = " ".join(f"{cosine:.2f}" for cosine in cosines)
+            table.add_row(word, line, _duration(seconds), *related)
     console.print(table)
 
 

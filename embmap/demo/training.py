@@ -9,14 +9,14 @@ shape.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Embedding", "SparseMatrix", "cooccurrences", "subword_rows", "train"]
+__all__ = ["Embedding", "SparseMatrix", "cooccurrences", "sliced", "subword_rows", "train"]
 
 _SMOOTHING = 0.75
 _OVERSAMPLING = 20
@@ -190,6 +190,53 @@ def train(
     norms[blank] = 0
     vectors /= np.where(blank, np.inf, norms)[:, None]
     return Embedding(words, vectors.astype(np.float32), norms.astype(np.float32))
+
+
+def sliced(
+    documents: Sequence[Sequence[str]], embedding: Embedding, n_slices: int, *, window: int = 3
+) -> Iterator[NDArray[np.float32]]:
+    """Compute how words are used in slices of a corpus, in the space of the whole of it.
+
+    Parameters
+    ----------
+    documents : sequence of sequence of str
+        The corpus that the embedding was computed from, in the order in which it is sliced.
+    embedding : Embedding
+        Its words and vectors.
+    n_slices : int
+        How many slices; each overlaps half of the one before it.
+    window : int, default 3
+        How many words to either side of a word are its context.
+
+    Yields
+    ------
+    numpy.ndarray
+        For each slice, array of shape ``(len(embedding.words), dim)`` and dtype float32, the rows
+        of length 1; a word that does not come in the slice has the vector of the whole corpus.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer documents than slices.
+    """
+    if not 1 <= n_slices <= len(documents):
+        raise ValueError(f"{len(documents)} documents cannot be {n_slices} slices")
+    index = {word: row for row, word in enumerate(embedding.words)}
+    encoded = [[index[word] for word in document if word in index] for document in documents]
+    whole = embedding.vectors.astype(np.float64) * embedding.norms[:, None]
+    squares = (whole**2).sum(axis=0)
+    matrix = _ppmi(cooccurrences(encoded, len(index), window))
+    # Rows of the matrix times these are the vectors, whichever part of the corpus they are from.
+    contexts = matrix.transposed().times(whole) / np.where(squares > 0, squares, 1)
+    bounds = np.linspace(0, len(encoded), n_slices + 2).astype(int)
+    for start, stop in zip(bounds[:-2], bounds[2:], strict=True):
+        part = _ppmi(cooccurrences(encoded[start:stop], len(index), window))
+        vectors = part.times(contexts)
+        norms = np.linalg.norm(vectors, axis=1)
+        absent = norms <= 1e-9 * max(float(norms.max()), 1e-300)
+        vectors /= np.where(absent, 1, norms)[:, None]
+        vectors[absent] = embedding.vectors[absent]
+        yield vectors.astype(np.float32)
 
 
 def cooccurrences(documents: Sequence[Sequence[int]], n_words: int, window: int) -> SparseMatrix:

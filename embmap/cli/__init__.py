@@ -1,0 +1,76 @@
+"""The command ``embmap``: a thin layer over the public face.
+
+Exit status 0; 1 when a word is unknown or a check found a problem; 2 for a bad file or bad usage.
+An error is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+import embmap
+from embmap.cli import files, over_time
+from embmap.cli.output import complain
+
+__all__ = ["run"]
+
+_app = files.app
+_app.add_typer(over_time.app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        What stands after ``embmap`` on the command line.
+
+    Returns
+    -------
+    int
+        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage.
+    """
+    warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
+    command = typer.main.get_command(_app)
+    try:
+        status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
+        sys.stdout.flush()
+    except (embmap.EmbmapError, ImportError) as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be said on it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}")
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted")
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # click's, or typer's own copy of click
+        if message is None:
+            if isinstance(error, ValueError):  # an argument that the library refuses
+                return _fail(str(error))
+            raise
+        return _fail(f"{message()} (embmap --help)")
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str) -> int:
+    complain(message)
+    return 2
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    complain(f"warning: {message}")
