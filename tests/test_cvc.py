@@ -306,7 +306,7 @@ def test_lossless_payloads_that_are_damaged_are_refused(open_bytes):
         with pytest.raises(embmap.FormatError, match="the payload has"):
             file[0]
         assert not file.verify().ok
-    with pytest.raises(embmap.FormatError, match="chunk 0.*8 values take"):
+    with pytest.raises(embmap.FormatError, match=r"chunk 0.*8 values take"):
         open_bytes(cvc(header, [whole[:15]], "1.0"))
 
 
