@@ -22,7 +22,8 @@ __all__ = ["LOWEST", "DecodeTables", "Encoder", "decode", "most_symbols"]
 LOWEST = 0x10000
 """The lowest state between symbols, and the one that a coder starts and a decoder ends in."""
 
-_PER_SYMBOL = 4  # operations, as codecs.kernels counts them, that numpy needs
+_PER_SYMBOL, _PER_POSITION = 2, 900  # operations, as codecs.kernels counts them, of numpy
+_PER_ENCODED = 30  # and of plain Python
 _PARALLEL = 200_000  # symbols from which a second thread pays
 _POSITIONS = 256  # of all groups decoded before their symbols are looked up
 
@@ -131,7 +132,7 @@ def decode(
     positions, states = positions.copy(), states.copy()
     if not words.size:
         words = np.zeros(1, np.uint16)  # to look at; taking it in shows in the position
-    jit = kernels.jit_for(_PER_SYMBOL * out.size)
+    jit = kernels.jit_for(_PER_SYMBOL * out.size + _PER_POSITION * out.shape[1])
     if jit is None:
         _decode_in_step(words, positions, states, tables, which, out)
         return positions, states
@@ -225,7 +226,7 @@ class Encoder:
             Where the coder is now, which is where decoding begins.
         """
         plain = symbols.view(np.uint16)
-        jit = kernels.jit_for(_PER_SYMBOL * 20 * symbols.size)
+        jit = kernels.jit_for(_PER_ENCODED * symbols.size)
         if jit is not None:
             out = np.empty(symbols.size, np.uint16)  # a symbol pushes out one word at the most
             first, state = jit.encode_ans(plain, self._codes, np.uint32(state), out)

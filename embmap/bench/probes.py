@@ -1,0 +1,188 @@
+"""What the system knows about a process and about a file's pages in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from embmap.codecs.threads import n_threads
+
+__all__ = ["Usage", "drop_from_cache", "fraction_cached", "machine", "read_through", "usage"]
+
+
+class Usage(NamedTuple):
+    """What a process has used so far; None where the system does not tell.
+
+    Attributes
+    ----------
+    own : int or None
+        Bytes of memory it has written, which the system cannot take back.
+    private : int or None
+        Bytes that no other process maps (USS): its own, and pages of files that it alone looks at.
+    proportional : int or None
+        The same, and of memory it shares its part (PSS).
+    device : int or None
+        Bytes read from devices for it.
+    minor, major : int or None
+        Page faults that memory could satisfy, and those that had to wait for a device.
+    """
+
+    own: int | None
+    private: int | None
+    proportional: int | None
+    device: int | None
+    minor: int | None
+    major: int | None
+
+    def since(self, before: Usage) -> Usage:
+        """Return what has been used since an earlier time.
+
+        Parameters
+        ----------
+        before : Usage
+            As it was then.
+
+        Returns
+        -------
+        Usage
+            The differences.
+        """
+        return Usage(
+            *(
+                None if now is None or then is None else now - then
+                for now, then in zip(self, before, strict=True)
+            )
+        )
+
+
+def usage() -> Usage:
+    """Return what this process has used so far.
+
+    Returns
+    -------
+    Usage
+        As far as the system tells.
+
+    Raises
+    ------
+    ImportError
+        When psutil is not installed.
+    """
+    try:
+        import psutil
+    except ImportError:
+        raise ImportError("measuring needs psutil: pip install 'embmap[bench]'") from None
+    process = psutil.Process()
+    memory = process.memory_full_info()
+    device = getattr(process.io_counters(), "read_bytes", None) if _has_io(process) else None
+    minor = major = None
+    if sys.platform != "win32":
+        import resource
+
+        spent = resource.getrusage(resource.RUSAGE_SELF)
+        minor, major = spent.ru_minflt, spent.ru_majflt
+    private, proportional = getattr(memory, "uss", None), getattr(memory, "pss", None)
+    return Usage(_written(), private, proportional, device, minor, major)
+
+
+def _written() -> int | None:
+    """Return the bytes of memory that this process has written and shares with nobody."""
+    try:
+        rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return None
+    (kibibytes,) = (line.split()[1] for line in rollup.splitlines() if "Private_Dirty" in line)
+    return 1024 * int(kibibytes)
+
+
+def _has_io(process: object) -> bool:
+    if not hasattr(process, "io_counters"):  # macOS
+        return False
+    try:
+        process.io_counters()
+    except OSError:  # /proc/self/io may be closed to us
+        return False
+    return True
+
+
+def machine() -> dict[str, str]:
+    """Return what the figures depend on besides the file.
+
+    Returns
+    -------
+    dict
+        System, processor, memory and versions, in words.
+    """
+    import psutil
+
+    memory = psutil.virtual_memory().total
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": str(n_threads()),
+        "memory": f"{memory / 1e9:.0f} GB",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def drop_from_cache(path: Path) -> None:
+    """Ask the system to forget the pages of a file; those that somebody maps stay.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_through(path: Path) -> None:
+    """Read a file once, so that the system has it in memory.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    """
+    buffer = bytearray(1 << 22)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def fraction_cached(path: Path) -> float | None:
+    """Return how much of a file is in memory.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+
+    Returns
+    -------
+    float or None
+        0 to 1; None where the system does not tell.
+    """
+    if not sys.platform.startswith("linux") or not path.stat().st_size:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        n_pages = -(-view.size // mmap.PAGESIZE)
+        resident = np.zeros(n_pages, np.uint8)
+        failed = ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(view.ctypes.data),
+            ctypes.c_size_t(view.size),
+            ctypes.c_void_p(resident.ctypes.data),
+        )
+        del view  # a map cannot be closed under a view
+        return None if failed else float((resident & 1).mean())
