@@ -381,7 +381,16 @@ class ReadMatrix(DenseMatrix):
         order = np.argsort(rows, kind="stable")  # forwards through the file
         ordered = rows[order]
         rows_per_block = max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
-        for first, last in self._runs(ordered):
+        runs = self._runs(ordered)
+        if 2 * len(runs) > rows.size:  # scattered: a read for each row costs less than planning
+            for begin in range(0, rows.size, rows_per_block):
+                part = ordered[begin : begin + rows_per_block]
+                sizes = np.full(part.size, self._row_nbytes)
+                data = self._file.gather(self._offset + part * self._row_nbytes, sizes)
+                block = data.view(self.dtype).reshape(part.size, self.shape[1])
+                out[order[begin : begin + part.size]] = block
+            return
+        for first, last in runs:
             begin, high = np.searchsorted(ordered, (first, last)).tolist()
             while begin < high:
                 start = int(ordered[begin])
