@@ -132,6 +132,7 @@ def decode(
     positions, states = positions.copy(), states.copy()
     if not words.size:
         words = np.zeros(1, np.uint16)  # to look at; taking it in shows in the position
+        words.flags.writeable = False
     jit = kernels.jit_for(_PER_SYMBOL * out.size + _PER_POSITION * out.shape[1])
     if jit is None:
         _decode_in_step(words, positions, states, tables, which, out)
@@ -185,6 +186,8 @@ def _decode_in_step(
             state[refilled] = state[refilled] << 16 | words.take(at, mode="clip")
             positions[refilled] = at + 1
         out[:, begin : begin + len(block)] = symbols[block.T]
+        if (positions > words.size).all():  # nothing that follows would mean anything
+            break
     states[:] = state
 
 

@@ -116,7 +116,7 @@ class DweFile(EmbeddingFile):
         if isinstance(key, str) or not np.ndim(key):
             return self.trajectory(key)
         if np.asarray(key).dtype == np.bool_:
-            key = np.flatnonzero(self._timestep(0).row_numbers(key))
+            key = self._timestep(0).row_numbers(key)
         return self.trajectories(key)
 
     def trajectory(self, word: Word) -> npt.NDArray[np.float32]:

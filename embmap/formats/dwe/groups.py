@@ -32,12 +32,18 @@ class _Decoded:
     states: npt.NDArray[np.uint32]
     ran_out: npt.NDArray[np.bool_]
 
-    def problems(self, file: MappedFile, data_offset: int) -> Iterator[FormatError]:
-        """Return an error for each group that did not end as the format promises."""
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """Which groups did not end as the format promises."""
         entries = self.entries
         astray = (entries.ends >= 0) & (entries.ends != self.positions)
         astray |= (entries.end_states >= 0) & (entries.end_states != self.states)
-        for i in np.flatnonzero(self.ran_out | astray).tolist():
+        return self.ran_out | astray
+
+    def problems(self, file: MappedFile, data_offset: int) -> Iterator[FormatError]:
+        """Return an error for each group that failed."""
+        entries = self.entries
+        for i in np.flatnonzero(self.failed).tolist():
             what = "runs out of data" if self.ran_out[i] else "does not end where it has to"
             yield FormatError(
                 f"group {int(entries.groups[i])} of timestep {int(entries.steps[i])} {what}: "
@@ -57,22 +63,28 @@ class Groups:
         The file.
     layout : DweLayout
         Its layout.
-
-    Attributes
-    ----------
-    cache_nbytes : int
-        How many bytes of decoded symbols are kept for later; 0 keeps none.
     """
 
     def __init__(self, file: MappedFile, layout: DweLayout) -> None:
         self.file = file
         self.layout = layout
-        self.cache_nbytes = 64 << 20
+        self._cache_nbytes = 64 << 20
         self._cache: OrderedDict[tuple[int, int], npt.NDArray[np.int16]] = OrderedDict()
         self._cached_nbytes = 0
         self._tables: DecodeTables | None = None
         self._models: dict[int, int] = {}  # where each step's model is in the tables
         self._lock = ProcessLock()
+
+    @property
+    def cache_nbytes(self) -> int:
+        """How many bytes of decoded symbols are kept for later; 0 keeps none."""
+        return self._cache_nbytes
+
+    @cache_nbytes.setter
+    def cache_nbytes(self, nbytes: int) -> None:
+        with self._lock:
+            self._cache_nbytes = nbytes
+            self._trim()
 
     # Values
 
@@ -195,8 +207,9 @@ class Groups:
             lanes = out[start * groups.size : (start + some.size) * groups.size]
             entries = entries_of(self.file, self.layout, some[:, np.newaxis], groups)
             decoded = self._decode(entries, lanes)
-            for problem in decoded.problems(self.file, self.layout.data_offset):
-                raise problem
+            if decoded.failed.any():
+                # Not by a name of this frame, whose arrays the error would keep alive.
+                raise next(decoded.problems(self.file, self.layout.data_offset))
         if through_cache:
             self._keep(steps, groups, out)
         return out.reshape(shape)
@@ -314,8 +327,12 @@ class Groups:
         with self._lock:
             for key, each in zip(keys, symbols, strict=True):
                 if key not in self._cache:
-                    self._cache[key] = each
+                    self._cache[key] = each.copy()  # a view would keep all groups of the array
                     self._cached_nbytes += each.nbytes
-            while self._cached_nbytes > self.cache_nbytes:
-                _, gone = self._cache.popitem(last=False)
-                self._cached_nbytes -= gone.nbytes
+            self._trim()
+
+    def _trim(self) -> None:
+        """Let go of what was used longest ago, until the rest is within the budget."""
+        while self._cached_nbytes > self._cache_nbytes:
+            _, gone = self._cache.popitem(last=False)
+            self._cached_nbytes -= gone.nbytes
