@@ -25,8 +25,12 @@ from xxhash import xxh3_64_intdigest
 import embmap
 from benchmarks import files
 from embmap.codecs import kernels
+from embmap.codecs.ans import DecodeTables, decode
+from embmap.codecs.difference_tree import levels, restore
 from embmap.codecs.ngram_hashes import Text, bucket_hashes
 from embmap.codecs.segments import normalize, segment_sums
+from embmap.formats.dwe.layout import entries_of, model_of
+from embmap.formats.dwe.queries import dot_products, greatest, scaled
 from embmap.records import scan
 from embmap.word_index import hash_words
 
@@ -55,6 +59,12 @@ def main() -> None:
         chunks(path)
         print(f"a few rows in chunks of {compression}")
         chunk_rows(path)
+    walks = made.walks("stream")
+    n_steps, n_walks, dim = made.walk_shape
+    print(f"one of {n_walks} words at {n_steps} time steps")
+    trajectory(walks)
+    print(f"one time step of {n_walks} words of {dim} dimensions")
+    time_step(walks)
     print(f"a batch of {_BATCH} rows whose pages are not in memory")
     cold(made.dense)
 
@@ -182,6 +192,87 @@ def chunk_rows(path: Path) -> None:
         tell("        the view", lambda: [matrix._stored_rows(*at) for at in places], 1000)
         for choice in each_kernels(lambda: file[rows]):
             tell(f"  f[1000 rows], {choice}", lambda: file[rows])
+
+
+def trajectory(path: Path) -> None:
+    with embmap.open(path) as file:
+        file.cache_nbytes = 0
+        groups, layout = file._groups, file._offsets
+        row = 5 * layout.group // 2
+        number, within = np.array([row // layout.group]), row % layout.group
+        steps = np.arange(layout.n_steps)
+        read_entries = partial(entries_of, file._file, layout, steps[:, np.newaxis], number)
+        tell("  models and their tables, once for a file", lambda: read_models(file))
+        tell("  where the groups begin and end", read_entries)
+        entries = read_entries()
+        for choice in each_decoding(groups, entries):
+            tell(f"  f[row], {choice}", lambda: file[row])
+        decoded = groups._decode(entries, np.empty((steps.size, layout.group * layout.dim), "i2"))
+        tell("  all ended where they have to?", lambda: list(decoded.problems(file._file, 0)))
+        symbols = groups.symbols(steps, number)
+        tell("  take the word out of its groups", lambda: symbols[:, 0, within].copy())
+        values = symbols[:, 0, within].copy()
+        tell("  undo the differences", lambda: undo(values))
+        tell("  scale", lambda: scaled(values, np.float32(file.scale)))
+
+
+def read_models(file: Any) -> None:
+    layout = file._offsets
+    tables = DecodeTables.empty(layout.n_steps, max(layout.model_sizes))
+    for t in range(layout.n_steps):
+        tables.fill(t, model_of(file._file, layout, t))
+
+
+def undo(values: np.ndarray) -> None:
+    for nodes in levels(len(values)):
+        left, middle, right = nodes.T
+        values[middle] = restore(values[left], values[middle], values[right])
+
+
+def each_decoding(groups: Any, entries: Any) -> Iterator[str]:
+    """Choose kernels and threads, and tell what decoding groups takes with them."""
+    n = groups.layout.group * groups.layout.dim
+    tables, which = groups._tables_of(entries.steps)
+    words, positions, _ = groups._words_of(entries)
+
+    def work(n: int, lanes: slice = slice(None)) -> None:
+        out = np.empty((which[lanes].size, n), np.int16)
+        decode(words, positions[lanes], entries.states[lanes], tables, which[lanes], out)
+
+    def one_by_one() -> None:
+        for i in range(which.size):
+            work(n, slice(i, i + 1))
+
+    for choice in each_kernels(lambda: work(1)):
+        for threads in ("1", "2") if choice == "numba" else ("1",):
+            os.environ["EMBMAP_THREADS"] = threads
+            yield f"{choice}, {threads} thread{'s' * (threads != '1')}"
+            tell("    decode the groups to their ends", partial(work, n))
+            tell("    decode them to their middles", partial(work, n // 2))
+        if choice == "numba":
+            tell("    decode them one after the other", one_by_one)
+        del os.environ["EMBMAP_THREADS"]
+
+
+def time_step(path: Path) -> None:
+    with embmap.open(path) as file:
+        file.cache_nbytes = 0
+        groups, layout = file._groups, file._offsets
+        first, every = np.array([[0]]), np.arange(layout.n_groups)
+        middle = layout.n_steps // 2
+        read_entries = partial(entries_of, file._file, layout, first, every)
+        tell("  where the groups begin and end", read_entries)
+        for choice in each_decoding(groups, read_entries()):
+            tell(f"  np.asarray(step.quantized), {choice}", lambda: file.timestep(0).quantized[:])
+            tell("    most_related, first step", lambda: file.most_related(0, 0))
+            tell("    most_related, middle step", lambda: file.most_related(0, middle))
+        step = file.timestep(0).quantized
+        whole = step[:]
+        tell("  copy a step into a new array", whole.copy)
+        tell("  undo the differences", lambda: restore(whole, whole, whole))
+        tell("  dot products with a word", lambda: dot_products(whole, whole[0]))
+        products = dot_products(whole, whole[0])
+        tell("  the ten greatest", lambda: greatest(products, 10, 0))
 
 
 def cold(path: Path) -> None:

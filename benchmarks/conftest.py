@@ -12,7 +12,9 @@ from benchmarks import files
 from embmap.codecs import kernels
 
 _TINY = 2000
-_LIBRARIES = ("numpy", "xxhash", "numba", "finalfusion", "gensim", "decompressed", "safetensors")
+_LIBRARIES = ["numpy", "xxhash", "numba"]
+_LIBRARIES += ["finalfusion", "gensim", "decompressed", "safetensors", "constriction"]
+_THREADS = {"one thread": "1", "two threads": "2"}
 
 
 def pytest_addoption(parser):
@@ -92,12 +94,15 @@ def warmed(asked_words):
 
 @pytest.fixture
 def chosen_kernels(way, monkeypatch):
-    """Let embmap compute with what its way names, as EMBMAP_KERNELS does in a fresh process."""
-    library, _, choice = way.partition(", ")
-    if library == "embmap" and choice:
-        pytest.importorskip(choice, reason=f"{choice} is not installed here")
-        monkeypatch.setattr(kernels, "CHOICE", choice)
-        monkeypatch.setattr(kernels, "_jit", None)
+    """Let embmap compute with what its way names, as its environment does in a fresh process."""
+    library, *choices = way.split(", ")
+    if library != "embmap" or not choices:
+        return
+    pytest.importorskip(choices[0], reason=f"{choices[0]} is not installed here")
+    monkeypatch.setattr(kernels, "CHOICE", choices[0])
+    monkeypatch.setattr(kernels, "_jit", None)
+    if len(choices) > 1:
+        monkeypatch.setenv("EMBMAP_THREADS", _THREADS[choices[1]])
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,17 @@ __all__ = [
     "CODES",
     "DIM",
     "N_CHUNKS",
+    "WALK_SCALE",
     "Files",
     "cache_folder",
     "codebooks",
     "codes",
     "minilm",
     "rows",
+    "trajectories",
     "unknown",
+    "walk_shape",
+    "walk_steps",
     "warm",
     "word",
     "words",
@@ -42,6 +47,8 @@ __all__ = [
 DIM = 300
 CODES, CENTROIDS = 150, 256
 CHUNK_DIM, N_CHUNKS = 256, 5
+WALK_DIM, WALK_GROUP, WALK_SCALE = 100, 100, 0.01
+_WALK_START, _WALK_WIDTH = np.float32(20), np.float32(1.2)  # 2.5 bits a symbol at 209 time steps
 _BLOCK_ROWS = 10_000
 _VERSION = 1  # of the bytes; a new one leaves files of the old one unused
 
@@ -168,6 +175,36 @@ class Files:
                 compression=compression,
                 chunk_rows=self.n_chunk_rows // N_CHUNKS,
                 version="1.0",  # decompressed warns about 0.1, whose payloads are the same
+            )
+        return path
+
+    @property
+    def walk_shape(self) -> tuple[int, int, int]:
+        """Time steps, words and dimensions of the DWE files."""
+        return walk_shape(self.n_words)
+
+    def walks(self, layout: str) -> Path:
+        """A DWE file of words that walk at random.
+
+        Parameters
+        ----------
+        layout : {"blocks", "stream"}
+            How it is laid out.
+
+        Returns
+        -------
+        pathlib.Path
+            200 MB for a million words, a seventh of the integers in it; 1.3 GB more while it is
+            written.
+        """
+        path = self._path(f"walks-{layout}", ".dwe")
+        if not path.exists():
+            embmap.dwe.write(
+                path,
+                walk_steps(*self.walk_shape[:2]),
+                scale=WALK_SCALE,
+                group=WALK_GROUP,
+                layout=layout,
             )
         return path
 
@@ -308,6 +345,75 @@ def rows(numbers: np.ndarray, dim: int = DIM) -> np.ndarray:
         chosen = blocks == number
         found[chosen] = _dense_block(number, dim)[numbers[chosen] % _BLOCK_ROWS]
     return found
+
+
+def walk_shape(n_words: int) -> tuple[int, int, int]:
+    """Return time steps, words and dimensions of the DWE files.
+
+    Parameters
+    ----------
+    n_words : int
+        Size of the files; it takes 83,600 for the 209 time steps of the largest.
+
+    Returns
+    -------
+    tuple of int
+        (209, 30,000, 100) for a million.
+    """
+    n_groups = max(n_words * 3 // 10_000, 2)
+    return min(max(n_words // 400, 9), 209), n_groups * WALK_GROUP, WALK_DIM
+
+
+def walk_steps(n_steps: int, n_words: int) -> Iterator[np.ndarray]:
+    """Return the time steps of the DWE files in order.
+
+    Parameters
+    ----------
+    n_steps, n_words : int
+        How many, and how many words in each: a multiple of WALK_GROUP.
+
+    Returns
+    -------
+    iterator of numpy.ndarray
+        Shape (n_words, WALK_DIM), int16.
+    """
+    walks = [_walk(number) for number in range(n_words // WALK_GROUP)]
+    for _ in range(n_steps):
+        yield np.concatenate([next(walk) for walk in walks])
+
+
+def trajectories(numbers: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return words of the DWE files at all time steps.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray
+        Shape (n,), int64: their rows.
+    n_steps : int
+        How many time steps.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, n_steps, WALK_DIM), int16.
+    """
+    found = np.empty((numbers.size, n_steps, WALK_DIM), np.int16)
+    groups, places = np.divmod(numbers, WALK_GROUP)
+    for number in np.unique(groups).tolist():
+        chosen = groups == number
+        for t, step in enumerate(islice(_walk(number), n_steps)):
+            found[chosen, t] = step[places[chosen]]
+    return found
+
+
+def _walk(number: int) -> Iterator[np.ndarray]:
+    """Return a group of words at one time step after the other, for ever."""
+    rng = np.random.default_rng((6, number))
+    shape = WALK_GROUP, WALK_DIM
+    place = _WALK_START * rng.standard_normal(shape, dtype=np.float32)
+    while True:
+        yield np.rint(place).astype(np.int16)
+        place += _WALK_WIDTH * rng.standard_normal(shape, dtype=np.float32)
 
 
 def minilm() -> Path | None:

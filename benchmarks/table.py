@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.files import walk_shape
+
 __all__ = ["HEADINGS", "MISSED", "ROWS", "Row", "cells", "figures", "machine", "markdown"]
 
 HEADINGS = ("work", "embmap", "peers", "peer / embmap", "target", "met?")
@@ -41,7 +43,8 @@ class Row:
     ratios : dict
         For peers, the fraction of theirs that it must stay below.
     value : str
-        Which figure: "seconds", or something recorded beside it, in bytes.
+        Which figure: "seconds", "symbols_per_second" where symbols were recorded beside it, or
+        something else recorded, in bytes, or a share of the file when its name begins so.
     any_size : bool
         Whether the target holds for files of any size, not of a million words alone.
     """
@@ -74,6 +77,28 @@ def _of_chunks(compression: str, numpy_ms: int, numba_ms: int) -> tuple[Row, ...
     )
 
 
+def _of_opening(layout: str) -> tuple[Row, ...]:
+    """Return the rows of opening DWE files of one layout."""
+    work = f"DWE, open, {layout}"
+    fresh = f"{work}, fresh process"
+    return (
+        Row(work, work, "embmap", "≤ 10 ms", 10e-3),
+        Row("… in a fresh process", fresh, "embmap", "≤ 10 ms", 10e-3),
+        Row("… peak memory over import", fresh, "embmap", "≤ 8 MB", 8e6, value="peak_nbytes"),
+        Row("… private memory over import", fresh, "embmap", "≤ 8 MB", 8e6, value="private_nbytes"),
+    )
+
+
+def _over_time(title: str, work: str) -> tuple[Row, ...]:
+    """Return the rows of work on DWE files that has no target."""
+    return (
+        Row(f"{title}, numpy", work, "embmap, numpy"),
+        Row("… numba, one thread", work, _ONE_THREAD),
+        Row("… numba, two threads", work, _TWO_THREADS),
+    )
+
+
+_ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two threads"
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
 ROWS = (
@@ -122,6 +147,24 @@ ROWS = (
     Row("MiniLM, open, one tensor", "tensor", "embmap", "≤ 1 ms, ≤ 0.1 safetensors", 1e-3, _TENTH),
     Row("… in a fresh process", "tensor, fresh process", "embmap"),
     Row("… one row by token", "row of a tensor", "embmap"),
+    *_of_opening("blocks"),
+    *_of_opening("stream"),
+    Row("trajectory, numpy", "trajectory", "embmap, numpy", "≤ 60 ms", 60e-3),
+    Row("… numba, one thread", "trajectory", _ONE_THREAD),
+    Row("… numba, two threads", "trajectory", _TWO_THREADS, "≤ 2.5 ms", 2.5e-3),
+    Row("… of it, symbols a second", "trajectory", _TWO_THREADS, value="symbols_per_second"),
+    Row("… symbols decoded, of the file", "trajectory", _TWO_THREADS, value="share_of_symbols"),
+    Row("… bytes read, of the file", "trajectory", _TWO_THREADS, value="share_of_bytes"),
+    Row("… from the cache", "trajectory, from the cache", "embmap"),
+    Row("time step, numpy", "time step", "embmap, numpy", "≤ 110 ms", 110e-3, any_size=False),
+    Row("… numba, one thread", "time step", _ONE_THREAD),
+    Row("… numba, two threads", "time step", _TWO_THREADS, "≤ 8 ms", 8e-3, any_size=False),
+    Row("… of it, symbols a second", "time step", _TWO_THREADS, value="symbols_per_second"),
+    *_over_time("row of a time step", "row of a time step"),
+    *_over_time("most related, first step", "most related, first step"),
+    *_over_time("most related, middle step", "most related, middle step"),
+    Row("DWE, written, blocks, per symbol", "write a DWE file, blocks", "embmap, numba"),
+    Row("DWE, written, stream, per symbol", "write a DWE file, stream", "embmap, numba"),
 )
 
 
@@ -147,10 +190,14 @@ def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
         for name, value in facts.items():
             known = [one for one in np.atleast_1d(value).tolist() if one is not None]
             values.setdefault(name, []).extend(known)
-    return {
+    medians = {
         key: {name: median(value) for name, value in values.items() if value}
         for key, values in found.items()
     }
+    for facts in medians.values():
+        if "symbols" in facts:
+            facts["symbols_per_second"] = facts["symbols"] / facts["seconds"]
+    return medians
 
 
 def cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
@@ -173,7 +220,7 @@ def cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
         ours = found.get((row.work, row.way), {}).get(row.value)
         if ours is None:
             continue
-        show = seconds if row.value == "seconds" else nbytes
+        show = _SHOWN.get(row.value.partition("_")[0], nbytes)
         peers = {
             way: values[row.value]
             for (work, way), values in found.items()
@@ -220,6 +267,19 @@ def nbytes(value: float) -> str:
     return f"{_digits(value)} B"
 
 
+def rate(value: float) -> str:
+    """Return a number of millions in a second."""
+    return f"{_digits(value / 1e6)} M/s"
+
+
+def share(value: float) -> str:
+    """Return a part of a whole as percents."""
+    return f"{_digits(100 * value)} %"
+
+
+_SHOWN = {"seconds": seconds, "symbols": rate, "share": share}
+
+
 def factor(theirs: float, ours: float) -> str:
     """Return how many times as much a peer takes."""
     return f"{_digits(theirs / ours)}x" if ours > 0 else ""
@@ -248,12 +308,15 @@ def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) ->
     """
     about = results[0]["machine_info"]
     cpu = about["cpu"]
+    n_steps, n_words_over_time, dim = walk_shape(n_words)
+    walks = f"{n_steps} time steps of {n_words_over_time:,} words of {dim}"
     versions = ", ".join(
         f"{name} {number}" for name, number in about["libraries"].items() if number
     )
     return (
         f"`{command}`: files of {n_words:,} words of 300 dimensions, CVC files of {n_words // 2:,} "
-        f"rows of 256, all in the page cache; medians, {len(results)} x over.\n"
+        f"rows of 256, DWE files of {walks}, all in the page cache; medians, {len(results)} x "
+        "over.\n"
         f"{cpu.get('brand_raw', about['machine'])}, {cpu.get('count', '?')} cores, "
         f"{about['system']} {about['machine']}; {versions}."
     )

@@ -303,10 +303,13 @@ class DweFile(EmbeddingFile):
     def _products(self, row: int, t: int) -> npt.NDArray[np.int32]:
         """Return the dot products of a word with all words at a time step: shape (V,)."""
         step = self._timestep(t).quantized
-        target = step.row(row)
         products = np.empty(len(self), np.int32)
         at_once = self._groups.groups_at_once(t) * self._offsets.group
-        for start, block in step.blocks(at_once):
+        own = row - row % at_once  # this block first: the word is in it
+        target = None
+        for start in [own, *(each for each in range(0, len(self), at_once) if each != own)]:
+            block = step[start : start + at_once]
+            target = block[row - own] if target is None else target
             products[start : start + len(block)] = dot_products(block, target)
         return products
 

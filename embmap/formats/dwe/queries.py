@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from embmap.similarity import Neighbor
+
 __all__ = ["Neighbor", "dot_products", "greatest", "greatest_changes", "scaled"]
-
-
-class Neighbor(NamedTuple):
-    """A word in a ranking.
-
-    Attributes
-    ----------
-    row : int
-        Its number.
-    word : str or None
-        The word; None in a file without words.
-    score : float
-        What it is ranked by: a dot product, or how much one changed.
-    """
-
-    row: int
-    word: str | None
-    score: float
 
 
 def dot_products(a: npt.NDArray[np.int16], b: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:
