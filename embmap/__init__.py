@@ -3,6 +3,8 @@
 ``embmap.open`` parses a header and hands out lazy views: a vector costs one page of the file.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from embmap import cvc, dwe, embd, finalfusion, subwords
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import (
@@ -22,11 +24,15 @@ from embmap.progress_bar import progress_bar
 from embmap.report import Problem, Report
 from embmap.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from embmap.conversion import ConversionReport, convert
+
 __version__ = "0.1.0"
 
 __all__ = [
     "ChecksumError",
     "ClosedError",
+    "ConversionReport",
     "EmbeddingFile",
     "EmbmapError",
     "FormatError",
@@ -40,6 +46,7 @@ __all__ = [
     "UnsupportedError",
     "Vocabulary",
     "__version__",
+    "convert",
     "cvc",
     "dwe",
     "embd",
@@ -48,3 +55,17 @@ __all__ = [
     "progress_bar",
     "subwords",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what a look-up does not need when it is first asked for."""
+    if name in ("ConversionReport", "convert"):
+        from embmap import conversion
+
+        return getattr(conversion, name)
+    raise AttributeError(f"module 'embmap' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the lazy names as well."""
+    return sorted({*globals(), *__all__})

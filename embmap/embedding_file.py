@@ -23,6 +23,7 @@ from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, fitting
 from embmap.records import Records
 from embmap.report import Progress, Report, named
+from embmap.similarity import Metric, Similarity
 from embmap.verification import verify_words
 from embmap.vocabulary import Vocabulary
 
@@ -65,6 +66,7 @@ class EmbeddingFile(ABC):
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = _NoRows(self._no_vectors) if matrix is None else matrix.rows()
         self._reopen: tuple[Callable[..., EmbeddingFile], tuple[Any, ...]] | None = None
+        self._search: Similarity | None = None
         self.closed = False
 
     # What the file is
@@ -308,6 +310,141 @@ class EmbeddingFile(ABC):
         out[absent[~known]] = 0 if missing == "zero" else np.nan
         return out
 
+    # Searching
+
+    def most_similar(
+        self,
+        query: Any,
+        n: int = 10,
+        metric: Metric = "cosine",
+        *,
+        exclude: Iterable[str | int] | None = None,
+        approximate: bool = False,
+    ) -> list[Any]:
+        """Return the words whose vectors are nearest to that of a word, or to a vector.
+
+        Every row is compared, in bounded memory; rows that belong to subwords are not.
+
+        Parameters
+        ----------
+        query : str, array-like, or a list of either
+            A word, also one composed from subwords; a vector of shape (dim,); or several: a list
+            of words, or vectors of shape (m, dim), which costs less than asking one by one.
+        n : int
+            How many; all there are when there are fewer.
+        metric : {"cosine", "dot", "euclidean"}
+            What "near" means.
+        exclude : iterable of str or int, optional
+            Words and rows that are no answer; for a word by default the word itself.
+        approximate : bool
+            Look only at rows that the index of :meth:`build_ann` proposes. Their scores are exact.
+
+        Returns
+        -------
+        list of Neighbor
+            (row, word, score), by falling score, then rising row; a list of these lists for several
+            queries. The score is the cosine (0 where a vector has no length), the dot product, or
+            minus the distance. Rows with values that are not finite are never among them.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that has no vector.
+        FormatError
+            When a row cannot be decoded.
+        StaleIndexError
+            When there is no approximate index, or it belongs to other data.
+        ValueError
+            When a vector does not fit or is not finite, or `n` is negative.
+        """
+        return self._searched().most_similar(self, query, n, metric, exclude, approximate)
+
+    def analogy(self, a: Any, b: Any, c: Any, n: int = 10) -> list[Any]:
+        """Return the words that are to `c` as `b` is to `a`: those nearest to b - a + c.
+
+        The three vectors are scaled to unit length first, and the three words are no answers.
+
+        Parameters
+        ----------
+        a, b, c : str, or list of str
+            Three words, or as many of each for several questions at once.
+        n : int
+            How many words; all there are when there are fewer.
+
+        Returns
+        -------
+        list of Neighbor
+            (row, word, cosine), as of :meth:`most_similar`; a list of these lists for several
+            questions.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that has no vector.
+        FormatError
+            When a row cannot be decoded.
+        ValueError
+            When there are not as many of each, or `n` is negative.
+        """
+        return self._searched().analogy(self, a, b, c, n)
+
+    def similarity(self, word1: Any, word2: Any, /) -> Any:
+        """Return the cosine of two words' vectors.
+
+        Parameters
+        ----------
+        word1, word2 : str
+            The words, also ones composed from subwords. (Of a DWE file lists of words, compared at
+            every time step: see :meth:`embmap.dwe.DweFile.similarity`.)
+
+        Returns
+        -------
+        float
+            Between -1 and 1; 0 where a vector has no length.
+
+        Raises
+        ------
+        UnknownWordError
+            For a word that has no vector.
+        """
+        return self._searched().similarity(self, word1, word2)
+
+    def build_ann(
+        self, path: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+    ) -> Path:
+        """Write an index for approximate search beside the file and use it.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            Where to write it; FILE.usearch by default, where ``most_similar`` looks for it.
+        progress : callable, optional
+            Called as ``progress(what, done, total)``.
+
+        Returns
+        -------
+        pathlib.Path
+            The index file.
+
+        Raises
+        ------
+        ImportError
+            When usearch is not installed.
+        ValueError
+            When the file has no words, or `path` is the data file.
+        OSError
+            When the index cannot be written.
+        """
+        return self._searched().build_approximate(self, path, progress)
+
+    def _searched(self) -> Similarity:
+        self._check_open()
+        if self._matrix is None:
+            self._no_vectors()
+        if self._search is None:
+            self._search = Similarity(self._vocabulary, self._matrix)
+        return self._search
+
     # The whole file
 
     def info(self) -> dict[str, Any]:
@@ -448,6 +585,7 @@ class EmbeddingFile(ABC):
         gone: Any = _Closed(self._path)
         self._file = self._words = self._vocabulary = self._matrix = gone
         self._rows = gone
+        self._search = None
 
     def __enter__(self) -> Self:
         """Return the file."""

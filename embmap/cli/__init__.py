@@ -16,13 +16,14 @@ from typing import Any
 import typer
 
 import embmap
-from embmap.cli import files, measuring, over_time, search
+from embmap.cli import conversion, files, measuring, over_time, search
 from embmap.cli.output import complain
 
 __all__ = ["run"]
 
 _app = files.app
 _app.add_typer(over_time.app)
+_app.add_typer(conversion.app)
 _app.add_typer(search.app)
 _app.add_typer(measuring.app)
 

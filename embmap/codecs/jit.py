@@ -22,6 +22,7 @@ __all__ = [
     "encode_ans",
     "fasttext_hashes",
     "segment_sums",
+    "table_sums",
 ]
 
 
@@ -254,3 +255,31 @@ def encode_ans(
         rest = state - quotient * frequency
         state = np.uint32((quotient << np.uint32(12)) + rest + (code & np.uint32(0xFFFF)))
     return at, state
+
+
+@_compiled
+def table_sums(
+    codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]
+) -> None:
+    """Compute :func:`embmap.codecs.product.table_sums`, adding to `sums`."""
+    n_rows, q = codes.shape
+    for i in range(len(tables)):
+        table, out = tables[i], sums[i]
+        row = 0
+        # Four rows at a time: no addition waits for the one before it.
+        while row + 4 <= n_rows:
+            first, second = codes[row], codes[row + 1]
+            third, fourth = codes[row + 2], codes[row + 3]
+            a, b, c, d = out[row], out[row + 1], out[row + 2], out[row + 3]
+            for j in range(q):
+                choices = table[j]
+                a += choices[first[j]]
+                b += choices[second[j]]
+                c += choices[third[j]]
+                d += choices[fourth[j]]
+            out[row], out[row + 1], out[row + 2], out[row + 3] = a, b, c, d
+            row += 4
+        while row < n_rows:
+            for j in range(q):
+                out[row] += table[j, codes[row, j]]
+            row += 1

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
 from embmap.errors import FormatError
 from embmap.matrix import Matrix
 
-__all__ = ["ProductMatrix", "Quantized", "reconstruct"]
+__all__ = ["ProductMatrix", "Quantized", "distance_tables", "reconstruct", "table_sums"]
 
+_SUMMED_ROWS = 4096  # their codes, widened to indices, stay in the second-level cache
 _BLOCK_ROWS = 256  # their parts and the output stay in the second-level cache
 
 
@@ -72,6 +74,77 @@ def reconstruct(
     if norms is not None:
         out *= norms[:, np.newaxis]
     return out
+
+
+def distance_tables(
+    vectors: npt.NDArray[Any],
+    codebooks: npt.NDArray[np.float32],
+    projection: npt.NDArray[np.float32] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Return the dot products of vectors' parts with all centroids.
+
+    The dot product of a vector with a row is the sum of the entries that the row's codes choose.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray
+        Shape (n, d).
+    codebooks : numpy.ndarray
+        Shape (q, k, d / q), float32: the centroids.
+    projection : numpy.ndarray, optional
+        Shape (d, d), float32: what decoded rows are multiplied by the transpose of.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, q, k), float32.
+    """
+    q, _, part = codebooks.shape
+    vectors = vectors.astype(np.float32, copy=False)
+    if projection is not None:
+        vectors = vectors @ projection
+    parts = vectors.reshape(len(vectors), q, part).transpose(1, 2, 0)
+    tables: npt.NDArray[np.float32] = np.matmul(codebooks, parts)
+    return np.ascontiguousarray(tables.transpose(2, 0, 1))
+
+
+def table_sums(
+    codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Return, for rows of codes, the sums of the table entries they choose.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray
+        Shape (rows, q), uint8: each below k.
+    tables : numpy.ndarray
+        Shape (n, q, k), float32, contiguous.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, rows), float32: added from the first code to the last.
+
+    Raises
+    ------
+    IndexError
+        When a code is not below k.
+    """
+    n, _, k = tables.shape
+    if k < 256 and codes.size and int(codes.max()) >= k:
+        raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
+    sums = np.zeros((n, len(codes)), np.float32)
+    jit = kernels.jit_for(n * codes.size)
+    if jit is not None:
+        jit.table_sums(codes, tables, sums)
+        return sums
+    for start in range(0, len(codes), _SUMMED_ROWS):
+        columns = codes[start : start + _SUMMED_ROWS].T.astype(np.intp, order="C")
+        entries = np.empty(columns.shape[1], np.float32)
+        for table, out in zip(tables, sums[:, start : start + _SUMMED_ROWS], strict=True):
+            for column, choices in zip(columns, table, strict=True):
+                out += choices.take(column, out=entries, mode="clip")
+    return sums
 
 
 @lru_cache(16)
@@ -142,6 +215,8 @@ class ProductMatrix(Matrix):
         self._code_rows = codes.rows()
         self._norm_rows = None if norms is None else norms.rows()
         self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
+        self._squares: npt.NDArray[np.float32] | None = None
+        self._turns: bool | None = None
 
     @property
     def zero_copy(self) -> bool:
@@ -203,11 +278,108 @@ class ProductMatrix(Matrix):
         try:
             return reconstruct(codes, codebooks, projection, norms, out)
         except IndexError as error:
-            where = dict(self._where)
-            if first is not None:
-                wrong = first + int(np.flatnonzero((codes >= self._k).any(axis=1))[0])
-                where["field"] = f"codes of row {wrong}"
-            raise FormatError(f"{error}", **where) from None
+            raise self._wrong_code(error, codes, first) from None
+
+    def tables(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the tables by which :meth:`products` multiplies vectors with rows.
+
+        Parameters
+        ----------
+        vectors : numpy.ndarray
+            Shape (n, d).
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, q, k), float32.
+        """
+        return distance_tables(vectors, *self._decoding_tables())
+
+    def products(
+        self, tables: npt.NDArray[np.float32], start: int, stop: int
+    ) -> npt.NDArray[np.float32]:
+        """Return the dot products of vectors with a range of rows, without decoding these.
+
+        Parameters
+        ----------
+        tables : numpy.ndarray
+            Shape (n, q, k), float32: those of the vectors.
+        start, stop : int
+            A range of rows that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, stop - start), float32.
+
+        Raises
+        ------
+        FormatError
+            When a code names no centroid.
+        """
+        sums = self._sums(tables, start, stop)
+        if self._norms is not None:
+            sums *= self._norms[start:stop][:, 0]
+        return sums
+
+    def lengths(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return the Euclidean lengths of a range of rows; decodes them only where it must.
+
+        Parameters
+        ----------
+        start, stop : int
+            A range of rows that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (stop - start,), float32.
+
+        Raises
+        ------
+        FormatError
+            When a code names no centroid.
+        """
+        codebooks, projection = self._decoding_tables()
+        if self._squares is None:
+            squares = np.vecdot(codebooks, codebooks, dtype=np.float64)
+            # Sums of these are exact enough where no square vanished or overflowed.
+            plain = bool((squares < 1e30).all() and ((squares > 1e-30) | (squares == 0)).all())
+            self._turns = plain and (projection is None or _is_rotation(projection))
+            self._squares = squares.astype(np.float32)[np.newaxis]
+        lengths: npt.NDArray[np.float32]
+        if self._turns:
+            lengths = np.sqrt(self._sums(self._squares, start, stop)[0])
+            if self._norms is not None:
+                lengths *= np.abs(self._norms[start:stop][:, 0])
+            return lengths
+        rows = self._span(start, stop)
+        lengths = np.sqrt(np.vecdot(rows, rows, dtype=np.float64)).astype(np.float32)
+        return lengths
+
+    def _sums(
+        self, tables: npt.NDArray[np.float32], start: int, stop: int
+    ) -> npt.NDArray[np.float32]:
+        codes = self.codes[start:stop]
+        try:
+            return table_sums(codes, tables)
+        except IndexError as error:
+            raise self._wrong_code(error, codes, start) from None
+
+    def _wrong_code(
+        self, error: IndexError, codes: npt.NDArray[np.uint8], first: int | None
+    ) -> FormatError:
+        where = dict(self._where)
+        if first is not None:
+            wrong = first + int(np.flatnonzero((codes >= self._k).any(axis=1))[0])
+            where["field"] = f"codes of row {wrong}"
+        return FormatError(f"{error}", **where)
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         self.codes.prefetch(rows)
+
+
+def _is_rotation(projection: npt.NDArray[np.float32]) -> bool:
+    """Whether a projection leaves lengths as they are, but for rounding."""
+    wide = projection.astype(np.float64)
+    return bool(np.linalg.norm(wide.T @ wide - np.eye(len(wide))) < 1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 __all__ = ["in_parallel", "n_threads"]
@@ -49,6 +48,8 @@ def in_parallel(function: Callable[[T], None], pieces: Sequence[T]) -> None:
         for piece in pieces:
             function(piece)
         return
+    from concurrent.futures import ThreadPoolExecutor  # costs as much as all of embmap to import
+
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(function, pieces):
             pass

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy.typing as npt
 from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
+from embmap.codecs.threads import in_parallel
 from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.layout import FORMAT, ChunkLayout, Column, CvcLayout, Part
 from embmap.mapping import MappedFile
@@ -289,9 +288,8 @@ class ChunkedMatrix(Matrix):
             at = self._starts[chunk] + low - origin
             self.decode_rows(chunk, low, high, out[at : at + high - low])
 
-        if out.nbytes >= _PARALLEL_NBYTES and len(pieces) > 1:
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, len(pieces))) as pool:
-                list(pool.map(decode, pieces))
+        if out.nbytes >= _PARALLEL_NBYTES:
+            in_parallel(decode, pieces)
         else:
             for piece in pieces:
                 decode(piece)

@@ -38,7 +38,8 @@ class _Decoded:
         entries = self.entries
         astray = (entries.ends >= 0) & (entries.ends != self.positions)
         astray |= (entries.end_states >= 0) & (entries.end_states != self.states)
-        return self.ran_out | astray
+        failed: npt.NDArray[np.bool_] = self.ran_out | astray
+        return failed
 
     def problems(self, file: MappedFile, data_offset: int) -> Iterator[FormatError]:
         """Return an error for each group that failed."""

@@ -1,0 +1,197 @@
+"""Approximate search: a graph over the rows beside the data, FILE.usearch, mapped when it is used.
+
+The graph is usearch's; behind it stand 64 bytes that name the data it belongs to by size,
+modification time and count, so that one of other data is refused. It only proposes rows: they are
+compared exactly afterwards. Needs the extra "ann".
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from embmap.codecs.segments import normalize
+from embmap.codecs.threads import n_threads
+from embmap.errors import StaleIndexError
+from embmap.mapping import MappedFile
+from embmap.matrix import Matrix
+from embmap.report import Progress
+
+__all__ = ["SUFFIX", "ApproximateIndex", "build"]
+
+SUFFIX = ".usearch"
+MAGIC = b"EMBU\r\n\x1a\n"
+VERSION = 1
+_TRAILER = struct.Struct("<8sIIQqQQQQ")  # magic, version, dim, size, time, rows, graph, 0, checksum
+_AT_ONCE = 1 << 14  # rows handed to usearch together
+_PROPOSED = 4  # rows for each that is asked for
+_LEAST = 64  # rows that are proposed at the least
+
+
+class ApproximateIndex:
+    """A graph over the rows of a file, mapped.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The index file.
+    data : MappedFile
+        The file whose rows it is about.
+    shape : tuple of int
+        (rows, dim) that are searched.
+
+    Raises
+    ------
+    StaleIndexError
+        When it is missing, damaged, or belongs to other data.
+    ImportError
+        When usearch is not installed.
+    """
+
+    def __init__(self, path: Path, data: MappedFile, shape: tuple[int, int]) -> None:
+        usearch = _usearch()
+        self._path = path
+        self._n_rows = shape[0]
+        self._check(data, shape)
+        try:
+            graph = usearch.Index.restore(os.fspath(path), view=True)
+        except (RuntimeError, ValueError) as error:
+            raise self._stale(f"usearch refuses it: {error}") from None
+        if graph is None or graph.ndim != shape[1] or len(graph) > shape[0]:
+            raise self._stale("its graph is about other rows")
+        self._graph = graph
+
+    def _stale(self, why: str) -> StaleIndexError:
+        return StaleIndexError(f"{self._path}: {why}; build it again with build_ann()")
+
+    def _check(self, data: MappedFile, shape: tuple[int, int]) -> None:
+        try:
+            with self._path.open("rb") as file:
+                nbytes = os.fstat(file.fileno()).st_size
+                file.seek(max(nbytes - _TRAILER.size, 0))
+                trailer = file.read(_TRAILER.size)
+        except FileNotFoundError:
+            raise StaleIndexError(
+                f"{self._path}: there is no approximate index; build one with build_ann()"
+            ) from None
+        except OSError as error:
+            raise self._stale(f"cannot be opened: {error.strerror}") from None
+        if len(trailer) < _TRAILER.size or not trailer.startswith(MAGIC):
+            raise self._stale("it does not end as an approximate index of embmap")
+        _, version, dim, size, mtime, n_rows, graph_nbytes, _, checksum = _TRAILER.unpack(trailer)
+        if version != VERSION:
+            raise self._stale(f"version {version}; this embmap reads {VERSION}")
+        if xxhash.xxh3_64_intdigest(trailer[:-8]) != checksum or graph_nbytes != nbytes - len(
+            trailer
+        ):
+            raise self._stale("it is damaged")
+        if (size, mtime, n_rows, dim) != (data.nbytes, data.mtime_ns, *shape):
+            raise self._stale("it belongs to other data")
+
+    def candidates(
+        self, units: npt.NDArray[Any], n: int, excluded: list[npt.NDArray[np.int64]]
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return rows that are probably among the nearest.
+
+        Parameters
+        ----------
+        units : numpy.ndarray
+            Shape (m, dim): vectors of unit length, or of none.
+        n : int
+            How many rows are asked for.
+        excluded : list of numpy.ndarray
+            For each vector the rows that are no answer.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            For each vector int64 rows, each once; more than `n` where there are.
+
+        Raises
+        ------
+        StaleIndexError
+            When it names a row that does not exist.
+        """
+        found = []
+        for unit, left_out in zip(units.astype(np.float32), excluded, strict=True):
+            wanted = min(max(_PROPOSED * n, _LEAST) + len(left_out), max(len(self._graph), 1))
+            self._graph.expansion_search = max(wanted, _LEAST)
+            keys = np.asarray(self._graph.search(unit, wanted).keys, np.uint64)
+            if keys.size and int(keys.max()) >= self._n_rows:
+                raise self._stale(f"it names row {int(keys.max())} of {self._n_rows}")
+            rows = np.unique(keys.astype(np.int64))
+            found.append(np.setdiff1d(rows, left_out, assume_unique=True))
+        return found
+
+
+def build(
+    path: Path, data: MappedFile, matrix: Matrix, n_rows: int, progress: Progress | None
+) -> None:
+    """Write an approximate index over the first rows of a matrix.
+
+    Rows without a length and rows that are not finite are left out. The graph holds the others in
+    half precision, in memory until it is written.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The index file to create or replace.
+    data : MappedFile
+        The file that the matrix is in.
+    matrix : Matrix
+        The rows.
+    n_rows : int
+        How many of them.
+    progress : callable or None
+        Called as ``progress(what, rows_done, n_rows)``.
+
+    Raises
+    ------
+    ImportError
+        When usearch is not installed.
+    OSError
+        When it cannot be written.
+    """
+    dim = matrix.shape[1]
+    graph = _usearch().Index(ndim=dim, metric="cos", dtype="f16")
+    for start in range(0, n_rows, _AT_ONCE):
+        stop = min(start + _AT_ONCE, n_rows)
+        rows = np.array(matrix[start:stop], np.float32)
+        with np.errstate(all="ignore"):
+            lengths = normalize(rows)
+        usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
+        keys = (usable + start).astype(np.uint64)
+        graph.add(keys, rows[usable], threads=n_threads())
+        if progress is not None:
+            progress("linking rows", stop, n_rows)
+    target = path.resolve()
+    temporary = target.with_name(f".embmap-{secrets.token_hex(8)}.tmp")
+    try:
+        graph.save(os.fspath(temporary))
+        with temporary.open("ab") as out:
+            size = out.tell()
+            head = _TRAILER.pack(
+                MAGIC, VERSION, dim, data.nbytes, data.mtime_ns, n_rows, size, 0, 0
+            )[:-8]
+            out.write(head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)))
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _usearch() -> ModuleType:
+    try:
+        import usearch.index as module
+    except ImportError as error:
+        raise ImportError("approximate search needs usearch: pip install 'embmap[ann]'") from error
+    return module

@@ -1,0 +1,196 @@
+"""Commands that compare words: the nearest ones, analogies, and how many analogies hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import embmap
+from embmap.cli.options import (
+    Backend,
+    BackendOption,
+    FileArgument,
+    JsonOption,
+    LayoutOption,
+    VocabOption,
+)
+from embmap.cli.output import complain, print_json, print_rows
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+NOption = Annotated[int, typer.Option("--n", "-n", min=0, help="How many words.")]
+WordArgument = Annotated[str, typer.Argument(metavar="WORD", help="A word.")]
+_AT_ONCE = 4096  # questions answered together
+
+
+class MetricChoice(StrEnum):
+    """What "near" means."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+
+
+@app.command()
+def similar(
+    file: FileArgument,
+    word: WordArgument,
+    n: NOption = 10,
+    metric: Annotated[MetricChoice, typer.Option(help="What near means.")] = MetricChoice.COSINE,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Use FILE.usearch; see f.build_ann.")
+    ] = False,
+    as_json: JsonOption = False,
+    vocab: VocabOption = None,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """List the words nearest to a word."""
+    with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
+        _check_words(opened, [word])
+        found = opened.most_similar(word, n, metric.value, approximate=approximate)
+    _print_neighbors(found, as_json, metric)
+
+
+@app.command()
+def analogy(
+    file: FileArgument,
+    a: Annotated[str, typer.Argument(metavar="A", help="As this word ...")],
+    b: Annotated[str, typer.Argument(metavar="B", help="... is to this one,")],
+    c: Annotated[str, typer.Argument(metavar="C", help="so is this one to those listed.")],
+    n: NOption = 10,
+    as_json: JsonOption = False,
+    vocab: VocabOption = None,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """List the words that are to C as B is to A."""
+    with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
+        _check_words(opened, [a, b, c])
+        found = opened.analogy(a, b, c, n)
+    _print_neighbors(found, as_json, MetricChoice.COSINE)
+
+
+@app.command()
+def accuracy(
+    file: FileArgument,
+    questions: Annotated[
+        Path,
+        typer.Argument(
+            metavar="QUESTIONS",
+            help="Analogies as word2vec's questions-words.txt has them: four words a line, and "
+            "before each section a line with a colon and its name.",
+        ),
+    ],
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Ask for the words in lower case.")
+    ] = False,
+    as_json: JsonOption = False,
+    vocab: VocabOption = None,
+    layout: LayoutOption = None,
+    backend: BackendOption = Backend.MMAP,
+) -> None:
+    """Count the analogies whose fourth word is the nearest; skip those with unknown words."""
+    asked = list(_read_questions(questions, lowercase))
+    sections: dict[str, dict[str, Any]] = {}
+    with (
+        embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened,
+        embmap.progress_bar() as step,
+    ):
+        for first in range(0, len(asked), _AT_ONCE):
+            _answer(opened, asked[first : first + _AT_ONCE], sections)
+            if step is not None:
+                step("answering questions", min(first + _AT_ONCE, len(asked)), len(asked))
+    total = {key: sum(counts[key] for counts in sections.values()) for key in _COUNTS}
+    results = [{"section": name, **counts} for name, counts in sections.items()]
+    for counts in (*results, total):
+        n_asked = counts["questions"] - counts["skipped"]
+        counts["accuracy"] = counts["correct"] / n_asked if n_asked else None
+    if as_json:
+        print_json({"sections": results, "total": total})
+        return
+    rows = [_as_row(str(counts["section"]), counts) for counts in results]
+    print_rows(
+        ("section", "accuracy", "correct", "asked", "skipped"), [*rows, _as_row("total", total)]
+    )
+
+
+_COUNTS = ("questions", "skipped", "correct")
+
+
+def _read_questions(path: Path, lowercase: bool) -> Iterator[tuple[str, list[str]]]:
+    """Return the questions of a file, each with the name of its section."""
+    section = ""
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{path} is not UTF-8: {error}") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(":"):
+            section = line[1:].strip()
+            continue
+        words = line.lower().split() if lowercase else line.split()
+        if words and len(words) != 4:
+            raise typer.BadParameter(f"{path}, line {number}: {len(words)} words, not 4")
+        if words:
+            yield section, words
+
+
+def _answer(
+    opened: embmap.EmbeddingFile,
+    asked: list[tuple[str, list[str]]],
+    sections: dict[str, dict[str, Any]],
+) -> None:
+    """Ask questions and count the answers, section by section."""
+    rows = opened.find([word for _, words in asked for word in words]).reshape(-1, 4)
+    known = [min(found) >= 0 for found in rows.tolist()]
+    a, b, c = (
+        [words[i] for (_, words), ok in zip(asked, known, strict=True) if ok] for i in (0, 1, 2)
+    )
+    answers = iter(opened.analogy(a, b, c, n=1))
+    for (section, _), ok, expected in zip(asked, known, rows[:, 3].tolist(), strict=True):
+        counts = sections.setdefault(section, dict.fromkeys(_COUNTS, 0))
+        counts["questions"] += 1
+        if not ok:
+            counts["skipped"] += 1
+            continue
+        answer = next(answers)
+        counts["correct"] += bool(answer) and answer[0].row == expected
+
+
+def _as_row(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
+    share = "" if counts["accuracy"] is None else f"{100 * counts['accuracy']:.2f} %"
+    n_asked = counts["questions"] - counts["skipped"]
+    return (name, share, *(str(value) for value in (counts["correct"], n_asked, counts["skipped"])))
+
+
+def _check_words(opened: embmap.EmbeddingFile, words: list[str]) -> None:
+    """Complain about words without a vector and end with status 1."""
+    if opened.vocab is None and opened.vectors is not None:
+        raise typer.BadParameter(f"{opened.format} files carry no words; give --vocab")
+    unknown = [word for word in words if opened.get(word) is None]
+    for word in unknown:
+        complain(f"{opened.path}: no vector for {word!r}")
+    if unknown:
+        raise typer.Exit(1)
+
+
+def _print_neighbors(found: list[embmap.dwe.Neighbor], as_json: bool, metric: MetricChoice) -> None:
+    sign, name = (-1, "distance") if metric is MetricChoice.EUCLIDEAN else (1, metric.value)
+    if as_json:
+        print_json(
+            [
+                {"row": row, "word": word, name: sign * score if math.isfinite(score) else None}
+                for row, word, score in found
+            ]
+        )
+        return
+    rows = [(str(word), str(row), f"{sign * score:.4f}") for row, word, score in found]
+    print_rows(("word", "row", name), rows)

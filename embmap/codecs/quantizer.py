@@ -1,0 +1,381 @@
+"""Training product quantizers: centroids by k-means, and a rotation that makes parts fit for them.
+
+Everything is learned from a sample of rows that fits into memory; then all rows are encoded in a
+stream. The same vectors, settings and seed give the same codes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.blocks import Blocks, blocks_of, counted
+from embmap.codecs.product import Quantized, reconstruct
+from embmap.codecs.segments import normalize
+from embmap.codecs.threads import in_parallel
+from embmap.matrix import Matrix
+from embmap.report import Progress
+
+__all__ = ["encode", "kmeans", "quantize", "train"]
+
+SAMPLES_PER_CENTROID = 256
+"""Rows that a centroid is learned from: more of them hardly change it."""
+
+_SEEDS_PER_CENTROID = 16  # rows that the first centroids are chosen among
+_PRODUCTS = 1 << 18  # multiplications at once: BLAS does as many without threads of its own
+_ENCODED = 1 << 14  # rows of a block that is encoded
+_STEPS = 2  # of k-means between two turns of the projection
+_TINY = 1e-12
+
+
+def quantize(
+    vectors: Blocks,
+    q: int,
+    k: int = 256,
+    *,
+    iterations: int = 25,
+    projection: Literal["opq"] | None = None,
+    normalize: bool = True,
+    sample: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Train a product quantizer and encode vectors with it, for ``write(..., quantized=...)``.
+
+    Parameters
+    ----------
+    vectors : array-like, Matrix or iterable of blocks
+        Shape (rows, d), or blocks of rows in order, which are kept in a temporary file meanwhile.
+    q : int
+        Into how many parts a vector is cut: bytes of a row. Divides d.
+    k : int
+        Centroids of each part, at most 256.
+    iterations : int
+        Rounds of k-means; with a projection, also the turns of the projection before them.
+    projection : {"opq"}, optional
+        Learn a rotation after which the parts lose less; None leaves vectors as they are.
+    normalize : bool
+        Quantize rows of unit length and store the lengths they had, as finalfusion's tools do.
+    sample : int, optional
+        Rows to learn from; 256 for each centroid by default.
+    seed : int
+        Of everything random.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+
+    Returns
+    -------
+    Quantized
+        codes (rows, q) uint8, codebooks (q, k, d / q) float32, projection (d, d) float32 or None,
+        norms (rows,) float32 or None.
+
+    Raises
+    ------
+    ValueError
+        When the vectors cannot be cut like that, are none, or are not finite.
+    """
+    if not 1 <= k <= 256:
+        raise ValueError(f"a part has from 1 to 256 centroids, not {k}")
+    if projection not in (None, "opq"):
+        raise ValueError(f"projection must be 'opq' or None, not {projection!r}")
+    if iterations < 1:
+        raise ValueError(f"{iterations} rounds learn nothing")
+    if isinstance(vectors, Matrix):
+        return _quantize(vectors, q, k, iterations, projection, normalize, sample, seed, progress)
+    if isinstance(vectors, np.ndarray) or hasattr(vectors, "__array__"):
+        rows = np.asarray(vectors)
+        return _quantize(rows, q, k, iterations, projection, normalize, sample, seed, progress)
+    with tempfile.TemporaryFile() as spool:
+        columns = None
+        for block in blocks_of(vectors):
+            if block.ndim != 2 or block.shape[1] != (columns or block.shape[1]):
+                raise ValueError(f"a block of vectors has the shape {block.shape}")
+            columns = block.shape[1]
+            spool.write(
+                np.ascontiguousarray(block, np.float32).data.cast("B") if block.size else b""
+            )
+        spool.flush()
+        if not spool.tell() or columns is None:
+            raise ValueError("there are no vectors to learn from")
+        rows = np.memmap(spool, np.float32, "r").reshape(-1, columns)
+        return _quantize(rows, q, k, iterations, projection, normalize, sample, seed, progress)
+
+
+def _quantize(
+    vectors: Matrix | npt.NDArray[Any],
+    q: int,
+    k: int,
+    iterations: int,
+    projection: str | None,
+    unit: bool,
+    sample: int | None,
+    seed: int,
+    progress: Progress | None,
+) -> Quantized:
+    if len(vectors.shape) != 2:
+        raise ValueError(f"vectors must have two dimensions, not {len(vectors.shape)}")
+    n, d = vectors.shape
+    if not n or not d:
+        raise ValueError("there are no vectors to learn from")
+    if q < 1 or d % q:
+        raise ValueError(f"{d} dimensions cannot be cut into {q} equal parts")
+    rng = np.random.default_rng(seed)
+    n_sample = min(n, SAMPLES_PER_CENTROID * k if sample is None else sample)
+    if n_sample < 1:
+        raise ValueError(f"a sample of {n_sample} rows teaches nothing")
+    chosen = np.arange(n) if n_sample == n else np.sort(rng.choice(n, n_sample, replace=False))
+    taken = vectors.take(chosen) if isinstance(vectors, Matrix) else vectors[chosen]
+    rows, _ = _prepared(taken, unit)
+    codebooks, turn = train(rows, q, k, iterations, projection, rng, progress)
+    codes = np.empty((n, q), np.uint8)
+    lengths = np.empty(n, np.float32) if unit else None
+    start = 0
+    for block in counted(_sized(vectors), progress, "encoding rows", n):
+        rows, norms = _prepared(block, unit)
+        part = slice(start, start + len(block))
+        if lengths is not None:
+            lengths[part] = norms
+        codes[part] = encode(rows if turn is None else rows @ turn, codebooks)
+        start += len(block)
+    return Quantized(codes, codebooks, turn, lengths)
+
+
+def _sized(vectors: Matrix | npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    for start in range(0, len(vectors), _ENCODED):
+        yield vectors[start : start + _ENCODED]
+
+
+def _prepared(
+    rows: npt.NDArray[Any], unit: bool
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+    """Return rows as float32, of unit length if so wished, and the lengths they had."""
+    if rows.dtype.kind not in "iuf" and rows.dtype.name != "bfloat16":
+        raise ValueError(f"vectors are numbers, not {rows.dtype}")
+    copied = np.array(rows, np.float32, order="C")
+    if not np.isfinite(copied).all():
+        raise ValueError("a vector holds values that are not finite")
+    return copied, normalize(copied) if unit else None
+
+
+def train(
+    rows: npt.NDArray[np.float32],
+    q: int,
+    k: int,
+    iterations: int,
+    projection: str | None,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+    """Learn codebooks from rows, and a rotation if so wished.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Shape (n, d), float32: finite.
+    q, k : int
+        Parts, and centroids of each.
+    iterations : int
+        Rounds of k-means, and turns of the rotation.
+    projection : {"opq"} or None
+        Whether to learn a rotation.
+    rng : numpy.random.Generator
+        Where chance comes from.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+
+    Returns
+    -------
+    codebooks : numpy.ndarray
+        Shape (q, k, d / q), float32.
+    projection : numpy.ndarray or None
+        Shape (d, d), float32: rows times it are what the codebooks are about.
+    """
+    n, d = rows.shape
+    seeds = rng.integers(1 << 63, size=q)
+    turn = None
+    turned = rows
+    codebooks = np.empty((q, k, d // q), np.float32)
+    if projection is not None:
+        turn = _allocated(rows, q)
+        turned = rows @ turn
+
+    def each_part(work: Callable[[int, npt.NDArray[np.float32]], None]) -> None:
+        parts = turned.reshape(n, q, -1)
+        in_parallel(lambda j: work(j, np.ascontiguousarray(parts[:, j])), range(q))
+
+    def begin(j: int, part: npt.NDArray[np.float32]) -> None:
+        codebooks[j] = first_centroids(part, k, np.random.default_rng(seeds[j]))
+
+    def refine(steps: int) -> Callable[[int, npt.NDArray[np.float32]], None]:
+        def work(j: int, part: npt.NDArray[np.float32]) -> None:
+            codebooks[j] = kmeans(part, codebooks[j], steps)
+
+        return work
+
+    each_part(begin)
+    if turn is not None:
+        for done in range(1, iterations + 1):
+            each_part(refine(_STEPS))
+            decoded = reconstruct(encode(turned, codebooks), codebooks)
+            # The rotation that brings rows closest to what they decode to (Procrustes).
+            left, _, right = np.linalg.svd((rows.T @ decoded).astype(np.float64))
+            turn = (left @ right).astype(np.float32)
+            turned = rows @ turn
+            if progress is not None:
+                progress("turning the projection", done, iterations)
+    each_part(refine(iterations))
+    if progress is not None:
+        progress("learning codebooks", q, q)
+    return codebooks, turn
+
+
+def first_centroids(
+    rows: npt.NDArray[np.float32], k: int, rng: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    """Choose rows that lie far apart: each with a chance that grows with its squared distance.
+
+    This is k-means++ over a sample of the rows.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Shape (n, d), float32.
+    k : int
+        How many.
+    rng : numpy.random.Generator
+        Where chance comes from.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (k, d), float32: different rows as long as there are any.
+    """
+    n = min(len(rows), _SEEDS_PER_CENTROID * k)
+    rows = rows[np.sort(rng.choice(len(rows), n, replace=False))]
+    chosen = np.empty(k, np.int64)
+    chosen[0] = rng.integers(n)
+    nearest = np.full(n, np.inf, np.float32)
+    for i in range(1, k):
+        away = rows - rows[chosen[i - 1]]
+        np.minimum(nearest, np.vecdot(away, away), out=nearest)
+        sums = np.cumsum(nearest, dtype=np.float64)
+        if sums[-1] > 0:
+            chosen[i] = min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), n - 1)
+        else:  # fewer different rows than centroids
+            chosen[i] = rng.integers(n)
+    return rows[chosen]
+
+
+def kmeans(
+    rows: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32], iterations: int
+) -> npt.NDArray[np.float32]:
+    """Move centroids to the means of the rows nearest to them, again and again.
+
+    A centroid that no row is nearest to moves to the row that is farthest from its own.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Shape (n, d), float32.
+    centroids : numpy.ndarray
+        Shape (k, d), float32: where to begin.
+    iterations : int
+        How often at most; it ends when nothing moves.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (k, d), float32.
+    """
+    k, d = centroids.shape
+    centroids = centroids.copy()
+    before = None
+    for _ in range(iterations):
+        codes = _nearest(rows, centroids)
+        if before is not None and np.array_equal(codes, before):
+            break
+        before = codes
+        counts = np.bincount(codes, minlength=k)
+        for j in range(d):
+            sums = np.bincount(codes, weights=rows[:, j], minlength=k)
+            centroids[:, j] = np.where(counts, sums / np.maximum(counts, 1), centroids[:, j])
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:
+            away = rows - centroids[codes]
+            distances = np.vecdot(away, away)
+            far = np.argsort(-distances, kind="stable")[: empty.size]
+            far = far[distances[far] > _TINY * max(float(distances.max()), _TINY)]
+            centroids[empty[: far.size]] = rows[far]
+    return centroids
+
+
+def encode(
+    rows: npt.NDArray[np.float32], codebooks: npt.NDArray[np.float32]
+) -> npt.NDArray[np.uint8]:
+    """Return the numbers of the centroids nearest to the parts of rows.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Shape (n, d), float32.
+    codebooks : numpy.ndarray
+        Shape (q, k, d / q), float32.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, q), uint8; of centroids that are as near the first.
+    """
+    q = len(codebooks)
+    codes = np.empty((len(rows), q), np.uint8)
+    parts = rows.reshape(len(rows), q, -1)
+
+    def work(j: int) -> None:
+        codes[:, j] = _nearest(np.ascontiguousarray(parts[:, j]), codebooks[j])
+
+    in_parallel(work, range(q))
+    return codes
+
+
+def _nearest(
+    rows: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int64]:
+    """Return the number of the centroid nearest to each row: shape (n,), int64."""
+    codes = np.empty(len(rows), np.int64)
+    # The squared distances, but for the length of the row, as one product.
+    squares = np.vecdot(centroids, centroids)[:, np.newaxis]
+    columns = np.ascontiguousarray(np.concatenate((-2 * centroids, squares), axis=1).T)
+    ones = np.ones((len(rows), 1), np.float32)
+    wide = np.concatenate((rows, ones), axis=1)
+    at_once = max(_PRODUCTS // columns.size, 16)
+    for start in range(0, len(rows), at_once):
+        distances = np.matmul(wide[start : start + at_once], columns)
+        np.argmin(distances, axis=1, out=codes[start : start + at_once])
+    return codes
+
+
+def _allocated(rows: npt.NDArray[np.float32], q: int) -> npt.NDArray[np.float32]:
+    """Return the rotation onto the principal axes, dealt out so that parts vary equally.
+
+    What varies most goes to the part whose product of variances is smallest so far and that still
+    has room (eigenvalue allocation); the best rotation for normally distributed rows.
+    """
+    wide = rows.astype(np.float64)
+    d = rows.shape[1]
+    values, axes = np.linalg.eigh(wide.T @ wide / len(rows))
+    parts: list[list[int]] = [[] for _ in range(q)]
+    # As multiples of the smallest, or small numbers would pile up in one part.
+    logs = np.log(np.maximum(values / max(float(values[-1]), _TINY), 1e-9))
+    logs -= logs.min()
+    products = np.zeros(q)
+    for axis in np.argsort(-values, kind="stable").tolist():
+        open_parts = [j for j in range(q) if len(parts[j]) < d // q]
+        j = min(open_parts, key=lambda j: (products[j], j))
+        parts[j].append(axis)
+        products[j] += logs[axis]
+    order = [axis for part in parts for axis in part]
+    return axes[:, order].astype(np.float32)

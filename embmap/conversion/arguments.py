@@ -1,0 +1,195 @@
+"""What callers say, made definite: formats by name and extension, words and metadata from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embmap.conversion.targets import TARGETS
+from embmap.file_words import Words
+
+__all__ = [
+    "OUTPUT_FORMATS",
+    "absolute",
+    "given_metadata",
+    "known_format",
+    "listed_words",
+    "output_format_of",
+    "refuse_overwriting",
+]
+
+OUTPUT_FORMATS = (*TARGETS, "dwe")
+_ALIASES = {"text": "glove", "textdims": "word2vec-text"}
+_EXTENSIONS = {
+    ".fifu": "finalfusion",
+    ".weights": "embd",
+    ".embd": "embd",
+    ".cvc": "cvc",
+    ".dwe": "dwe",
+    ".bin": "word2vec",
+    ".vec": "word2vec-text",
+    ".txt": "glove",
+    ".npy": "npy",
+    ".safetensors": "safetensors",
+}
+
+
+def known_format(format: str | None, known: Sequence[str], what: str) -> str | None:
+    """Return a format by its name.
+
+    Parameters
+    ----------
+    format : str or None
+        A name that somebody gave.
+    known : sequence of str
+        The names there are.
+    what : str
+        What the caller calls it.
+
+    Returns
+    -------
+    str or None
+        The name that is used here; None where none was given.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name.
+    """
+    if format is None:
+        return None
+    name = _ALIASES.get(format, format)
+    if name not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, not {format!r}")
+    return name
+
+
+def output_format_of(path: Path, format: str | None) -> str:
+    """Return the format that a file is to be written in.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    format : str or None
+        Its format; by default the extension tells.
+
+    Returns
+    -------
+    str
+        One of ``OUTPUT_FORMATS``.
+
+    Raises
+    ------
+    ValueError
+        When neither tells.
+    """
+    name = known_format(format, OUTPUT_FORMATS, "output_format")
+    if name is None:
+        name = _EXTENSIONS.get(path.suffix.lower())
+    if name is None:
+        raise ValueError(
+            f"{path}: no format has the extension {path.suffix!r}; name one with output_format: "
+            f"{', '.join(OUTPUT_FORMATS)}"
+        )
+    return name
+
+
+def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
+    """Raise ValueError when a file that is read would be written.
+
+    Parameters
+    ----------
+    written, read : sequence of pathlib.Path
+        The files.
+
+    Raises
+    ------
+    ValueError
+        When they share one.
+    """
+    for target in written:
+        for source in read:
+            if target.exists() and source.exists() and target.samefile(source):
+                raise ValueError(f"{target} is read; name another file to write")
+    if len(written) > 1 and written[0] == written[1]:
+        raise ValueError(f"{written[0]} is where the words would go; name another file")
+
+
+def absolute(words: Words | None) -> Words | None:
+    """Return the path of words as it is now, wherever the process goes later.
+
+    Parameters
+    ----------
+    words : path-like or sequence of str or None
+        A file of words, or the words.
+
+    Returns
+    -------
+    path-like or sequence of str or None
+        The same, an absolute path.
+    """
+    return Path(os.fsdecode(words)).absolute() if isinstance(words, str | os.PathLike) else words
+
+
+def listed_words(words: Words) -> list[str]:
+    """Return the words to select.
+
+    Parameters
+    ----------
+    words : path-like or sequence of str
+        A text file with one word per line, or the words.
+
+    Returns
+    -------
+    list of str
+        The words; empty lines are none.
+
+    Raises
+    ------
+    ValueError
+        When the file is not UTF-8.
+    OSError
+        When it cannot be read.
+    """
+    if not isinstance(words, str | os.PathLike):
+        return list(words)
+    text = Path(os.fsdecode(words)).read_bytes()
+    try:
+        lines = text.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fsdecode(words)}, byte {error.start}: not UTF-8") from None
+    return [line.removesuffix("\r") for line in lines if line.removesuffix("\r")]
+
+
+def given_metadata(
+    metadata: str | os.PathLike[str] | Mapping[str, Any] | None,
+) -> str | Mapping[str, Any] | None:
+    """Return the metadata that the caller gives.
+
+    Parameters
+    ----------
+    metadata : path-like or mapping or None
+        A TOML file, or values.
+
+    Returns
+    -------
+    str or mapping or None
+        TOML, or the values.
+
+    Raises
+    ------
+    ValueError
+        When the file is not UTF-8.
+    OSError
+        When it cannot be read.
+    """
+    if not isinstance(metadata, str | os.PathLike):
+        return metadata
+    data = Path(os.fsdecode(metadata)).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fsdecode(metadata)}, byte {error.start}: not UTF-8") from None

@@ -1,0 +1,57 @@
+"""From buckets to n-grams: the rows that the vocabulary's n-grams use, and no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.conversion.words import WordTable
+from embmap.subwords import ExplicitIndexer, SubwordIndexer
+
+__all__ = ["explicit"]
+
+_BATCH = 1 << 14
+
+
+def explicit(
+    indexer: SubwordIndexer, words: WordTable
+) -> tuple[ExplicitIndexer, npt.NDArray[np.int64]]:
+    """Return the n-grams of words as stored n-grams.
+
+    N-grams that share a bucket share a row, as they did.
+
+    Parameters
+    ----------
+    indexer : SubwordIndexer
+        An indexer with buckets, one for each n-gram.
+    words : WordTable
+        The vocabulary.
+
+    Returns
+    -------
+    indexer : ExplicitIndexer
+        The n-grams in the order of their first occurrence.
+    buckets : numpy.ndarray
+        Shape (rows,), int64: the bucket that each of its rows has been.
+
+    Raises
+    ------
+    ValueError
+        When the n-grams are already stored, or have several rows each.
+    """
+    if indexer.kind not in ("bucket", "fasttext"):
+        raise ValueError(f"{indexer.kind} subwords cannot become explicit ones")
+    known: dict[str, int] = {}
+    rows: dict[int, int] = {}
+    for start in range(0, len(words), _BATCH):
+        batch = words.decoded(start, start + _BATCH)
+        buckets, _ = indexer.buckets(batch)
+        ngrams = [ngram for word in batch for ngram in indexer.ngrams(word)]
+        if len(buckets):  # none at all where there are no buckets
+            for ngram, bucket in zip(ngrams, buckets.tolist(), strict=True):
+                if ngram not in known:
+                    known[ngram] = rows.setdefault(bucket, len(rows))
+    found = ExplicitIndexer.of(
+        list(known), list(known.values()), min_n=indexer.min_n, max_n=indexer.max_n
+    )
+    return found, np.fromiter(rows, np.int64, len(rows))

@@ -1,0 +1,225 @@
+"""fastText's own models (``.bin``): a dictionary, and a matrix of words and buckets.
+
+A word's vector is the mean of its row and the rows of its n-grams; it is composed when it is asked
+for. What labels a supervised model has are no words and are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.segments import segment_sums
+from embmap.conversion.rows import Streamed
+from embmap.conversion.word_records import words_before
+from embmap.conversion.words import WordTable
+from embmap.errors import FormatError, TruncatedError, UnsupportedError
+from embmap.fields import FieldReader
+from embmap.mapping import MappedFile
+from embmap.matrix import Matrix, dense_matrix
+from embmap.subwords import FastTextIndexer
+
+__all__ = ["FORMAT", "MAGIC", "FastTextModel", "FastTextWords", "read_fasttext"]
+
+FORMAT = "fasttext"
+MAGIC = struct.pack("<i", 793712314)
+_VERSIONS = (11, 12)
+# Their names in finalfusion's metadata.
+_ARGUMENTS = (
+    "dims",
+    "window_size",
+    "epoch",
+    "min_count",
+    "ns",
+    "word_ngrams",
+    "loss",
+    "model",
+    "buckets",
+    "min_n",
+    "max_n",
+    "lr_update_rate",
+    "sampling_threshold",
+)
+_LOSSES = {1: "HierarchicalSoftmax", 2: "NegativeSampling", 3: "Softmax", 4: "OneVsAll"}
+_MODELS = {1: "CBOW", 2: "SkipGram", 3: "Supervised"}
+_SUPERVISED = 3
+_COUNT_AND_TYPE = 9  # bytes after a word: how often it occurred, and whether it is a label
+
+
+@dataclass(frozen=True)
+class FastTextModel:
+    """What a fastText model holds.
+
+    Attributes
+    ----------
+    words : WordTable
+        The words, without labels.
+    matrix : Matrix
+        Shape (words + buckets, dim), float32.
+    indexer : FastTextIndexer or None
+        Gives n-grams their buckets; None in a model without.
+    metadata : str
+        The arguments of the training, as TOML.
+    """
+
+    words: WordTable
+    matrix: Matrix
+    indexer: FastTextIndexer | None
+    metadata: str
+
+
+def read_fasttext(file: MappedFile) -> FastTextModel:
+    """Read the dictionary of a fastText model and find its matrix.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+
+    Returns
+    -------
+    FastTextModel
+        Its parts.
+
+    Raises
+    ------
+    UnsupportedError
+        For a quantized or pruned model, or one of another version.
+    FormatError
+        When the file is damaged.
+    """
+    reader = FieldReader(file, FORMAT)
+    if reader.raw(4, "magic") != MAGIC:
+        raise reader.error("not a fastText model", "magic", back=4)
+    version = _i32(reader, "version")
+    if version not in _VERSIONS:
+        raise UnsupportedError(
+            f"versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models are read",
+            found=version,
+            **reader.where("version", 4),
+        )
+    arguments = dict(
+        zip(_ARGUMENTS, (_i32(reader, name) for name in _ARGUMENTS[:-1]), strict=False)
+    )
+    (threshold,) = struct.unpack("<d", reader.raw(8, _ARGUMENTS[-1]))
+    size, n_words, n_labels = (_i32(reader, name) for name in ("size", "nwords", "nlabels"))
+    if min(n_words, n_labels) < 0 or size != n_words + n_labels:
+        raise reader.error(
+            f"{size} entries cannot be {n_words} words and {n_labels} labels", "size", back=12
+        )
+    reader.raw(8, "ntokens")
+    (n_pruned,) = struct.unpack("<q", reader.raw(8, "pruneidx_size"))
+    if n_pruned > 0:
+        raise UnsupportedError(
+            "a pruned model has lost the buckets that its words need; convert the model that it "
+            "was made of",
+            **reader.where("pruneidx_size", reader.offset - 8),
+        )
+    words, offsets = words_before(
+        file, reader.offset, size, end=b"\0", nbytes=_COUNT_AND_TYPE, format=FORMAT
+    )
+    _check_types(file, offsets, n_words)
+    reader.offset = int(offsets[size])
+    matrix = _matrix(file, reader, arguments["dims"])
+    indexer = _indexer(arguments, version, reader)
+    n_rows = n_words + (0 if indexer is None else indexer.n_buckets)
+    if len(matrix) < n_rows:
+        raise reader.error(
+            f"the matrix has {len(matrix)} rows, {n_rows} are needed for the words and buckets",
+            "rows",
+            back=16,
+        )
+    words = words.only(np.arange(n_words)) if n_labels else words
+    return FastTextModel(words, matrix, indexer, _toml(arguments, threshold))
+
+
+def _i32(reader: FieldReader, field: str) -> int:
+    value: int = struct.unpack("<i", reader.raw(4, field))[0]
+    return value
+
+
+def _check_types(file: MappedFile, offsets: npt.NDArray[np.int64], n_words: int) -> None:
+    """Refuse a dictionary whose words do not stand before its labels."""
+    places = offsets[:-1] + (_COUNT_AND_TYPE - 1)
+    types = file.gather(places, np.ones_like(places))
+    wrong = np.flatnonzero(types != (np.arange(types.size) >= n_words))
+    if wrong.size:
+        raise FormatError(
+            "an entry is a word (0) before the number of words is reached and a label (1) after",
+            path=file.path,
+            format=FORMAT,
+            offset=int(places[wrong[0]]),
+            field=f"type of entry {int(wrong[0])}",
+            found=int(types[wrong[0]]),
+        )
+
+
+def _matrix(file: MappedFile, reader: FieldReader, dim: int) -> Matrix:
+    if reader.raw(1, "quant_input") != b"\0":
+        raise UnsupportedError(
+            "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
+            **reader.where("quant_input", reader.offset - 1),
+        )
+    rows, columns = struct.unpack("<qq", reader.raw(16, "rows and columns"))
+    if columns != dim or columns < 1 or rows < 0:
+        raise reader.error(
+            f"a matrix of {rows} x {columns} in a model of {dim} dimensions", "rows", back=16
+        )
+    if 4 * rows * columns > reader.remaining:
+        raise TruncatedError(
+            f"{rows} rows of {columns} float32 cannot fit into the {reader.remaining} bytes left",
+            **reader.where("matrix"),
+        )
+    return dense_matrix(file, reader.offset, (rows, columns), "<f4")
+
+
+def _indexer(
+    arguments: dict[str, int], version: int, reader: FieldReader
+) -> FastTextIndexer | None:
+    min_n, max_n, n_buckets = (arguments[name] for name in ("min_n", "max_n", "buckets"))
+    if version == 11 and arguments["model"] == _SUPERVISED:
+        max_n = 0  # such models were trained without n-grams whatever they say
+    if max_n <= 0 or n_buckets <= 0:
+        return None
+    if min_n > max_n:
+        raise reader.error(f"n-grams of {min_n} to {max_n} code points do not exist", "minn")
+    return FastTextIndexer(max(min_n, 1), max_n, n_buckets)
+
+
+def _toml(arguments: dict[str, int], threshold: float) -> str:
+    values: dict[str, Any] = dict(arguments)
+    values["loss"] = _LOSSES.get(arguments["loss"], "unknown")
+    values["model"] = _MODELS.get(arguments["model"], "unknown")
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
+    return "".join(lines) + f"{_ARGUMENTS[-1]} = {threshold!r}\n"
+
+
+class FastTextWords(Streamed):
+    """The vectors of words: means of their rows and of the rows of their n-grams.
+
+    Parameters
+    ----------
+    model : FastTextModel
+        A model with n-grams.
+    """
+
+    def __init__(self, model: FastTextModel) -> None:
+        self.shape = (len(model.words), model.matrix.shape[1])
+        self.dtype = np.dtype(np.float32)
+        self._matrix = model.matrix
+        self._words = model.words
+        self._indexer = cast(FastTextIndexer, model.indexer)
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        buckets, counts = self._indexer.buckets(self._words.decoded(start, stop))
+        rows = np.insert(
+            buckets + len(self._words), counts.cumsum() - counts, np.arange(start, stop)
+        )
+        sums = segment_sums(self._matrix, rows, counts + 1)
+        sums /= (counts + 1)[:, np.newaxis].astype(np.float32)
+        return sums

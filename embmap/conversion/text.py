@@ -1,0 +1,383 @@
+"""Vectors as text: word2vec's with a line of sizes, GloVe's without, floret's tables.
+
+A first pass finds words and where the numbers of each line stand, a second one parses blocks of
+lines at once. Lines that are not plain (two spaces, a number too many) are looked at one by one, so
+that a word may hold spaces and an error names line, column and offset.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.conversion.rows import Streamed
+from embmap.conversion.words import WordTable
+from embmap.errors import FormatError, TruncatedError
+from embmap.mapping import MappedFile, ragged
+from embmap.report import Progress
+
+__all__ = ["TextHead", "TextMatrix", "read_floret_head", "read_head", "read_lines"]
+
+_WINDOW = 1 << 22
+_LONGEST = 1 << 26  # bytes of a line
+_SAMPLE_LINES = 1000
+_SAMPLE_NBYTES = 1 << 20
+_NUMBER = re.compile(
+    rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE
+)
+_NEWLINE, _RETURN, _SPACE, _TAB = b"\n\r \t"
+
+
+@dataclass(frozen=True)
+class TextHead:
+    """What the start of a text says.
+
+    Attributes
+    ----------
+    offset : int
+        Where the first line of numbers starts.
+    dim : int
+        Numbers of a line.
+    n : int or None
+        How many lines there are; None where the text does not say.
+    """
+
+    offset: int
+    dim: int
+    n: int | None
+
+
+def read_head(file: MappedFile, format: str | None = None) -> TextHead | None:
+    """Return what the start of a text of vectors says.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    format : {"word2vec-text", "glove"}, optional
+        Whether there is a line of sizes; by default the text tells.
+
+    Returns
+    -------
+    TextHead or None
+        None when it is no such text.
+
+    Raises
+    ------
+    FormatError
+        When a format is given and the text is not of it.
+    """
+    lines = _sample(file)
+    sizes = re.fullmatch(rb"\s*(\d{1,18})\s+(\d{1,9})\s*", lines[0]) if lines else None
+    if sizes is not None and format != "glove":
+        n, dim = int(sizes[1]), int(sizes[2])
+        offset = len(lines[0])
+        following = next((line for line in lines[1:] if line.strip()), b"")
+        if format is not None or (n == 0 and not following) or _is_line(following, dim):
+            return TextHead(offset, dim, n)
+        return None  # numbers in binary follow
+    if format == "word2vec-text":
+        raise FormatError(
+            "the first line of a word2vec text states the number of words and of their numbers",
+            path=file.path,
+            format=format,
+            offset=0,
+            found=lines[0][:40] if lines else b"",
+        )
+    widths = Counter(len(line.split()) - 1 for line in lines if line.strip())
+    # Words with spaces make lines longer, so of equally frequent widths the smallest is right.
+    dim = min(widths, key=lambda width: (-widths[width], width), default=0)
+    if dim >= 1 and any(_is_line(line, dim) for line in lines if len(line.split()) == dim + 1):
+        return TextHead(0, dim, None)
+    if format is not None:
+        raise FormatError(
+            "no line of a word and numbers was found", path=file.path, format=format, offset=0
+        )
+    return None
+
+
+def read_floret_head(file: MappedFile) -> tuple[TextHead, tuple[int, ...], str, str] | None:
+    """Return what the first line of a floret table says.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+
+    Returns
+    -------
+    (TextHead, tuple of int, str, str) or None
+        Sizes of the table; min_n, max_n, number of hashes and seed; the brackets. None when it is
+        no floret table.
+    """
+    head = file.read(0, min(4096, file.nbytes)).partition(b"\n")
+    parts = head[0].split()
+    if not head[1] or len(parts) != 8 or not all(part.isdigit() for part in parts[:6]):
+        return None
+    n_buckets, dim, *sizes = (int(part) for part in parts[:6])
+    try:
+        bow, eow = parts[6].decode(), parts[7].decode()
+    except UnicodeDecodeError:
+        return None
+    return TextHead(len(head[0]) + 1, dim, n_buckets), tuple(sizes), bow, eow
+
+
+def _sample(file: MappedFile) -> list[bytes]:
+    """Return the first lines, with their ends."""
+    nbytes = min(_SAMPLE_NBYTES, file.nbytes)
+    data = file.read(0, nbytes)
+    lines: list[bytes] = []
+    start = 0
+    while start < len(data) and len(lines) < _SAMPLE_LINES:
+        end = data.find(b"\n", start) + 1
+        if not end:
+            if nbytes == file.nbytes or not lines:
+                lines.append(data[start:])
+            break
+        lines.append(data[start:end])
+        start = end
+    return lines
+
+
+def _is_line(line: bytes, dim: int) -> bool:
+    """Whether a line ends in `dim` numbers."""
+    parts = line.split()[-dim:] if dim else []
+    return 1 <= dim == len(parts) and all(_NUMBER.fullmatch(part) for part in parts)
+
+
+@dataclass
+class _Lines:
+    """What the first pass finds: words, and where the numbers of each line are."""
+
+    words: bytearray = field(default_factory=bytearray)
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    places: array[int] = field(default_factory=lambda: array("q"))
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    stops: array[int] = field(default_factory=lambda: array("q"))
+
+
+def read_lines(
+    file: MappedFile,
+    head: TextHead,
+    format: str,
+    *,
+    limit: int | None = None,
+    dtype: npt.DTypeLike = np.float32,
+    progress: Progress | None = None,
+) -> tuple[WordTable, TextMatrix]:
+    """Find the words of a text and where its numbers are.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    head : TextHead
+        What its start says.
+    format : str
+        Name of the format, for errors.
+    limit : int, optional
+        Read no more than this many lines.
+    dtype : dtype-like
+        float32 or float64: what to parse numbers as.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+
+    Returns
+    -------
+    words : WordTable
+        The words.
+    vectors : TextMatrix
+        Their numbers, parsed when they are asked for.
+
+    Raises
+    ------
+    FormatError
+        For a line with too few numbers, or another number of lines than the text states.
+    """
+    found = _Lines()
+    most = head.n if limit is None else limit
+    position = head.offset
+    size = _WINDOW
+    while position < file.nbytes and (limit is None or len(found.ends) < limit):
+        nbytes = min(size, file.nbytes - position)
+        window = file.read(position, nbytes)
+        used = window.rfind(b"\n") + 1
+        if position + nbytes == file.nbytes:
+            used = nbytes
+        elif not used:  # a line longer than the window
+            size *= 2
+            if size > _LONGEST:
+                raise FormatError(
+                    f"a line of more than {_LONGEST} bytes; this is no text of vectors",
+                    path=file.path,
+                    format=format,
+                    offset=position,
+                )
+            continue
+        _scan(file, window[:used], position, head.dim, format, found)
+        position += used
+        if most is not None and len(found.ends) > most and limit is None:
+            break  # more lines than stated
+        if progress is not None:
+            progress("finding words", position, file.nbytes)
+    n = len(found.ends) if limit is None else min(limit, len(found.ends))
+    if head.n is not None and len(found.ends) != head.n and (limit is None or n < limit):
+        kind = TruncatedError if n < head.n else FormatError
+        raise kind(
+            f"the first line states {head.n} words, the file has "
+            f"{n if n < head.n else 'more'}; correct it, or convert fewer with a limit",
+            path=file.path,
+            format=format,
+            offset=position if n < head.n else int(found.places[head.n]),
+        )
+    columns = [np.array(values[:n], np.int64) for values in (found.ends, found.places)]
+    words = WordTable(found.words, columns[0], file, format, columns[1])
+    starts, stops = (np.array(values[:n], np.int64) for values in (found.starts, found.stops))
+    return words, TextMatrix(file, starts, stops, head.dim, np.dtype(dtype), format)
+
+
+def _scan(file: MappedFile, window: bytes, base: int, dim: int, format: str, found: _Lines) -> None:
+    """Find the lines of a window that ends where a line does."""
+    data = np.frombuffer(window, np.uint8)
+    stops = np.flatnonzero(data == _NEWLINE)
+    if not stops.size or stops[-1] != data.size - 1:
+        stops = np.append(stops, data.size)
+    starts = np.concatenate(([0], stops[:-1] + 1))
+    for ending in (_RETURN, _SPACE):  # CR LF; the space after the last number that many write
+        stops = stops - ((stops > starts) & (data[np.maximum(stops - 1, 0)] == ending))
+    spaces = data == _SPACE
+    spaces |= data == _TAB
+    separators = np.flatnonzero(spaces)
+    firsts, lasts = np.searchsorted(separators, (starts, stops))
+    plain = lasts - firsts >= dim
+    # Where two separators follow each other, or one ends the line, numbers are not between them.
+    twos = separators[1:][np.diff(separators) == 1]
+    plain &= np.searchsorted(twos, starts) == np.searchsorted(twos, stops + 1)
+    plain &= (stops > starts) & ~spaces[np.maximum(stops - 1, 0)]
+    cuts = np.zeros(starts.size, np.int64)
+    cuts[plain] = separators[lasts[plain] - dim]
+    for start, stop, cut, is_plain in zip(
+        starts.tolist(), stops.tolist(), cuts.tolist(), plain.tolist(), strict=True
+    ):
+        if is_plain:
+            word, begin = window[start:cut], cut + 1
+        else:
+            line = window[start:stop].rstrip()
+            if not line:
+                continue
+            parts = line.rsplit(None, dim)
+            if len(parts) == dim and line[:1].isspace():
+                parts.insert(0, b"")  # an empty word before the first separator
+            if len(parts) <= dim:
+                raise _too_short(file, base + start, len(parts) - 1, dim, format)
+            word = parts[0]
+            begin = start + len(word)
+            stop = start + len(line)
+        found.words += word
+        found.ends.append(len(found.words))
+        found.places.append(base + start)
+        found.starts.append(base + begin)
+        found.stops.append(base + stop)
+
+
+def _too_short(file: MappedFile, offset: int, n: int, dim: int, format: str) -> FormatError:
+    return FormatError(
+        f"a word and {dim} numbers are needed, this line has {n} after the word",
+        path=file.path,
+        format=format,
+        offset=offset,
+        field=f"line {_line_number(file, offset)}",
+    )
+
+
+def _line_number(file: MappedFile, offset: int) -> int:
+    """Return the number of the line at an offset, from 1; reads all before it."""
+    newlines = 0
+    for start in range(0, offset, _WINDOW):
+        newlines += file.read(start, min(_WINDOW, offset - start)).count(b"\n")
+    return newlines + 1
+
+
+class TextMatrix(Streamed):
+    """Numbers in lines of text, parsed when they are asked for.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The text.
+    starts, stops : numpy.ndarray
+        Shape (rows,), int64: where the numbers of each line start and stop.
+    dim : int
+        Numbers of a line.
+    dtype : numpy.dtype
+        float32 or float64.
+    format : str
+        Name of the format, for errors.
+    """
+
+    def __init__(
+        self,
+        file: MappedFile,
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+        dim: int,
+        dtype: np.dtype[Any],
+        format: str,
+    ) -> None:
+        self.shape = (starts.size, dim)
+        self.dtype = dtype
+        self._file = file
+        self._starts = starts
+        self._stops = stops
+        self._format = format
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        starts, stops = self._starts[start:stop], self._stops[start:stop]
+        shape = (starts.size, self.shape[1])
+        if not starts.size:
+            return np.empty(shape, self.dtype)
+        base = int(starts[0])
+        text = np.frombuffer(bytearray(self._file.read(base, int(stops[-1]) - base)), np.uint8)
+        # Words and line ends between the numbers become spaces.
+        text[ragged(stops[:-1] - base, starts[1:] - stops[:-1])] = _SPACE
+        try:
+            with warnings.catch_warnings():  # what numpy does not read to the end it warns of
+                warnings.simplefilter("error", DeprecationWarning)
+                numbers = np.fromstring(text.tobytes(), self.dtype, sep=" ")
+        except (DeprecationWarning, ValueError):
+            numbers = np.empty(0, self.dtype)
+        if numbers.size != shape[0] * shape[1]:
+            numbers = np.concatenate([self._line(i) for i in range(start, stop)])
+        return numbers.reshape(shape)
+
+    def _line(self, row: int) -> npt.NDArray[Any]:
+        """Parse one line, number by number, and say which is none."""
+        begin, end = int(self._starts[row]), int(self._stops[row])
+        line = self._file.read(begin, end - begin)
+        numbers = []
+        for token in re.finditer(rb"\S+", line):
+            if _NUMBER.fullmatch(token[0]) is None:
+                raise self._not_a_number(begin + token.start(), token[0])
+            numbers.append(float(token[0]))
+        if len(numbers) != self.shape[1]:
+            raise _too_short(self._file, begin, len(numbers), self.shape[1], self._format)
+        with np.errstate(over="ignore"):
+            return np.array(numbers).astype(self.dtype)
+
+    def _not_a_number(self, offset: int, token: bytes) -> FormatError:
+        before = self._file.read(max(offset - _LONGEST, 0), min(offset, _LONGEST))
+        column = len(before) - (before.rfind(b"\n") + 1)
+        return FormatError(
+            f"column {column + 1}: {token[:40]!r} is not a number",
+            path=self._file.path,
+            format=self._format,
+            offset=offset,
+            field=f"line {_line_number(self._file, offset)}",
+        )

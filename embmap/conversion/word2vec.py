@@ -1,0 +1,120 @@
+"""word2vec's binary form: a line of sizes, then words and their float32 numbers by turns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.conversion.rows import Streamed
+from embmap.conversion.word_records import words_before
+from embmap.conversion.words import WordTable
+from embmap.errors import FormatError
+from embmap.mapping import MappedFile
+
+__all__ = ["Word2VecMatrix", "read_sizes", "read_word2vec"]
+
+FORMAT = "word2vec"
+_SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,9})[ \t]*\r?\n")
+
+
+def read_sizes(file: MappedFile) -> tuple[int, int, int] | None:
+    """Return what the first line of a word2vec file states.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+
+    Returns
+    -------
+    (int, int, int) or None
+        Number of words, numbers of each, and where the first word stands; None when the file does
+        not start with such a line.
+    """
+    found = _SIZES.match(file.read(0, min(64, file.nbytes)))
+    return None if found is None else (int(found[1]), int(found[2]), found.end())
+
+
+def read_word2vec(
+    file: MappedFile, *, limit: int | None = None
+) -> tuple[WordTable, Word2VecMatrix]:
+    """Find the words of a binary word2vec file and where their numbers are.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    limit : int, optional
+        Read no more than this many words.
+
+    Returns
+    -------
+    words : WordTable
+        The words; a newline before a word is none of it.
+    vectors : Word2VecMatrix
+        Their numbers.
+
+    Raises
+    ------
+    FormatError
+        When the file is no such file, or holds more than it states.
+    TruncatedError
+        When it holds less.
+    """
+    sizes = read_sizes(file)
+    if sizes is None or sizes[1] < 1:
+        raise FormatError(
+            "the first line of a word2vec file states the number of words and of their numbers",
+            path=file.path,
+            format=FORMAT,
+            offset=0,
+            found=file.read(0, min(40, file.nbytes)),
+        )
+    stated, dim, offset = sizes
+    n = stated if limit is None else min(limit, stated)
+    words, offsets = words_before(
+        file, offset, n, end=b" ", nbytes=4 * dim, format=FORMAT, strip=b"\n"
+    )
+    end = int(offsets[n])
+    rest = file.read(end, min(16, file.nbytes - end)) if n == stated else b""
+    if rest.strip(b"\r\n"):
+        raise FormatError(
+            f"{stated} words end here, but {file.nbytes - end} bytes follow",
+            path=file.path,
+            format=FORMAT,
+            offset=end,
+        )
+    return words, Word2VecMatrix(file, offsets[:n], dim)
+
+
+class Word2VecMatrix(Streamed):
+    """Rows of float32 with words between them.
+
+    Parameters
+    ----------
+    file : MappedFile
+        The file.
+    offsets : numpy.ndarray
+        Shape (rows,), int64: where each row starts.
+    dim : int
+        Numbers of a row.
+    """
+
+    def __init__(self, file: MappedFile, offsets: npt.NDArray[np.int64], dim: int) -> None:
+        self.shape = (offsets.size, dim)
+        self.dtype = np.dtype(np.float32)
+        self._file = file
+        self._offsets = offsets
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        n, nbytes = stop - start, 4 * self.shape[1]
+        if not n:
+            return np.empty((0, self.shape[1]), self.dtype)
+        places = self._offsets[start:stop]
+        base = int(places[0])
+        data = self._file.read(base, int(places[-1]) + nbytes - base)
+        rows = b"".join([data[place : place + nbytes] for place in (places - base).tolist()])
+        return np.frombuffer(rows, "<f4").reshape(n, self.shape[1])

@@ -1,0 +1,447 @@
+"""Exact nearest rows of a matrix, found in one pass over its blocks.
+
+Every row is scored in the matrix's own precision; the rows that rounding leaves in doubt are scored
+again in float64, so that ranks, scores and ties are the same whatever the blocks, threads, back end
+or kernels were. Quantized rows are scored from their codes. Memory stays bounded by the blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.product import ProductMatrix
+from embmap.codecs.threads import in_parallel, n_threads
+from embmap.matrix import Matrix
+
+__all__ = ["ExactSearch", "Metric", "checked_metric"]
+
+Metric = Literal["cosine", "dot", "euclidean"]
+
+_BLOCK_NBYTES = 1 << 23
+_MATMUL_NBYTES = 1 << 24  # what BLAS is given at once
+_SCORES = 1 << 17  # scores of a block whose rows are multiplied where they lie
+_SCORES_ALONE = 1 << 20  # the same for BLAS, which begins each block with waking its threads
+_QUERIES = 512  # answered in one pass over the matrix
+_BY_ROW = 4  # queries up to which rows are multiplied one by one, in threads of ours
+_FEW = 24  # queries for which sums of table entries cost less than decoding rows
+_PARALLEL = 1 << 20  # multiplications from which a second thread pays
+_POOL = 1 << 12  # candidates that are kept without looking whether they are still needed
+_PAIRS = 1 << 10  # rows scored again at once
+_LOW, _HIGH = 1e-15, 1e15  # lengths whose squares and products float32 holds
+_ROUNDING = 2.0**-21  # generous, times dim: what a product of unit vectors may be wrong by
+
+
+def checked_metric(metric: str) -> Metric:
+    """Return the name of a metric if there is one of that name.
+
+    Parameters
+    ----------
+    metric : str
+        The name.
+
+    Returns
+    -------
+    {"cosine", "dot", "euclidean"}
+        The same.
+
+    Raises
+    ------
+    ValueError
+        When there is none.
+    """
+    if metric not in get_args(Metric):
+        raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, not {metric!r}")
+    return cast(Metric, metric)
+
+
+class ExactSearch:
+    """The first rows of a matrix, searched. Keeps their lengths: four bytes for each float32 row.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        The vectors.
+    n_rows : int
+        How many of its rows are searched, from the first on.
+    """
+
+    def __init__(self, matrix: Matrix, n_rows: int) -> None:
+        self._matrix = matrix
+        self._n_rows = n_rows
+        self._dtype = np.result_type(matrix.dtype, np.float32)
+        self._lengths: npt.NDArray[Any] | None = None
+
+    def nearest(
+        self,
+        queries: npt.NDArray[Any],
+        n: int,
+        metric: Metric = "cosine",
+        excluded: Sequence[npt.NDArray[np.int64]] | None = None,
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Return the rows nearest to each of some vectors.
+
+        Parameters
+        ----------
+        queries : numpy.ndarray
+            Shape (m, dim): finite numbers.
+        n : int
+            How many rows for each.
+        metric : {"cosine", "dot", "euclidean"}
+            What "near" means.
+        excluded : sequence of numpy.ndarray, optional
+            For each query the rows that are left out, int64.
+
+        Returns
+        -------
+        list of (rows, scores)
+            For each query int64 rows of shape (up to n,) and their float64 scores, by falling
+            score, then rising row. A score is the cosine (0 where a vector has no length), the
+            dot product, or minus the distance. Rows that are not finite are never among them.
+
+        Raises
+        ------
+        FormatError
+            When a row cannot be decoded.
+        """
+        found = []
+        for first in range(0, len(queries), _QUERIES):
+            part = slice(first, first + _QUERIES)
+            ranking = _Ranking(self._matrix, queries[part], n, metric)
+            found += self._answer(ranking, [] if excluded is None else excluded[part])
+        return found
+
+    def scored(
+        self, queries: npt.NDArray[Any], n: int, rows: Sequence[npt.NDArray[np.int64]]
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Return the nearest of given rows, by their cosine.
+
+        Parameters
+        ----------
+        queries : numpy.ndarray
+            Shape (m, dim): finite numbers.
+        n : int
+            How many rows for each.
+        rows : sequence of numpy.ndarray
+            For each query rows that exist, each once, int64.
+
+        Returns
+        -------
+        list of (rows, scores)
+            As of :meth:`nearest`.
+
+        Raises
+        ------
+        FormatError
+            When a row cannot be decoded.
+        """
+        ranking = _Ranking(self._matrix, queries, n, "cosine")
+        which = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+        ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
+        return ranking.settled()
+
+    def _answer(
+        self, ranking: _Ranking, excluded: Sequence[npt.NDArray[np.int64]]
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        matrix, m = self._matrix, len(ranking.units)
+        n_rows = self._n_rows if ranking.n else 0
+        units = ranking.units.astype(self._dtype)
+        known = self._lengths
+        lengths = np.empty(n_rows, self._dtype) if known is None else known
+        in_place = self._in_place(matrix)
+        scan: _Scan
+        if isinstance(matrix, ProductMatrix) and m <= _FEW:
+            scan, row_nbytes, alone = _ProductScan(matrix, units), matrix.codes.shape[1], False
+        else:
+            # BLAS has threads of its own, which get in the way of ours.
+            alone = m > _BY_ROW or (m == 1 and in_place)
+            scan = _DenseScan(matrix, units, alone)
+            row_nbytes = max(matrix.shape[1] * self._dtype.itemsize, 1)
+        block_nbytes = _MATMUL_NBYTES if alone else _BLOCK_NBYTES
+        per_block = max(block_nbytes // max(row_nbytes, 4 * m), 64)
+        if in_place and m <= _BY_ROW:
+            per_block = max((_SCORES_ALONE if alone else _SCORES) // m, 64)
+        left_out = _LeftOut(excluded)
+
+        def work(span: tuple[int, int]) -> None:
+            with np.errstate(all="ignore"):  # what overflows is scored again
+                for start in range(*span, per_block):
+                    stop = min(start + per_block, span[1])
+                    products, measured = scan.block(start, stop, known is None)
+                    if measured is not None:
+                        lengths[start:stop] = measured
+                    scores, slack = ranking.scores(products, lengths[start:stop])
+                    left_out.blank(scores, start)
+                    ranking.consider(start, scores, slack)
+
+        n_spans = 4 * n_threads() if n_rows * matrix.shape[1] * m >= _PARALLEL else 1
+        in_parallel(work, _spans(n_rows, per_block, 1 if alone else n_spans))
+        if n_rows == self._n_rows:
+            self._lengths = lengths
+        return ranking.settled()
+
+    def _in_place(self, matrix: Matrix) -> bool:
+        """Whether rows are multiplied where they lie, so that a block costs only its scores."""
+        stored = matrix.codes if isinstance(matrix, ProductMatrix) else matrix
+        array = stored.mapped()
+        dtype = np.uint8 if stored is not matrix else self._dtype
+        return array is not None and array.flags.aligned and array.dtype == dtype
+
+
+class _Ranking:
+    """The best rows seen so far for each query, and those that rounding leaves in doubt.
+
+    While rows are scanned, a score is a number that rises as the metric says, computed with the
+    query scaled to unit length; `slack` is what rounding may have changed it by.
+    """
+
+    def __init__(self, matrix: Matrix, queries: npt.NDArray[Any], n: int, metric: Metric) -> None:
+        self._matrix = matrix
+        self._metric = metric
+        self.n = n
+        self._queries = queries.astype(np.float64)
+        self._lengths = lengths_of(self._queries)
+        self.units = self._queries / np.where(self._lengths > 0, self._lengths, 1)[:, np.newaxis]
+        self._floors = np.full(len(queries), -np.inf)
+        self._slack = _ROUNDING * (matrix.shape[1] + 8)
+        self._pool: list[tuple[npt.NDArray[Any], ...]] = []
+        self._n_pool = 0
+        self._limit = _POOL + 2 * n * len(queries)
+        self._lock = threading.Lock()
+
+    def scores(
+        self, products: npt.NDArray[Any], lengths: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the most that rows may score, written over `products`, and the slack in it."""
+        dtype = products.dtype
+        slack = np.full(1, self._slack, dtype)
+        if self._metric == "cosine":
+            products /= np.maximum(lengths, np.finfo(dtype).tiny)
+        elif self._metric == "dot":
+            slack = slack * lengths
+        else:
+            of_query = self._lengths[:, np.newaxis].astype(dtype)
+            squares = lengths * lengths
+            products *= 2 * of_query
+            products -= squares
+            slack = slack * (squares + 2 * lengths * of_query)
+        products += slack
+        plain = bool(lengths.size) and lengths.min() >= _LOW and lengths.max() <= _HIGH
+        if not plain or self._metric == "euclidean":
+            slack = np.broadcast_to(slack, products.shape).copy()
+            strange = (lengths > 0) & ~((lengths >= _LOW) & (lengths <= _HIGH))
+            if self._metric == "euclidean" and self._lengths.max(initial=0) > _HIGH:
+                strange = np.ones(lengths.size, np.bool_)
+            products[:, strange], slack[:, strange] = np.inf, np.inf
+            products[:, ~np.isfinite(lengths)] = np.nan
+        return products, slack
+
+    def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
+        """Keep the rows of a block that may be among the best."""
+        m, n_rows = scores.shape
+        floors = self._floors.astype(scores.dtype)[:, np.newaxis]
+        hits = np.flatnonzero(scores >= floors)
+        if not hits.size:
+            return
+        if hits.size > 4 * self.n * m and n_rows > self.n:  # this block alone tells more
+            lower = scores - 2 * slack
+            lower[~(lower > -np.inf)] = -np.inf  # those that are NaN as well
+            nth = np.partition(lower, n_rows - self.n, axis=1)[:, n_rows - self.n]
+            hits = np.flatnonzero(scores >= np.maximum(floors, nth[:, np.newaxis]))
+            with self._lock:
+                np.maximum(self._floors, nth, out=self._floors)
+        which, rows = np.divmod(hits, n_rows)
+        upper = scores[which, rows]
+        lower = upper - 2 * np.broadcast_to(slack, scores.shape)[which, rows]
+        self.keep(which, rows + start, upper, np.where(np.isnan(lower), -np.inf, lower))
+
+    def keep(
+        self,
+        which: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        upper: npt.ArrayLike,
+        lower: npt.ArrayLike,
+    ) -> None:
+        """Add candidates: their queries, their rows, and the bounds of their scores."""
+        bounds = [np.broadcast_to(bound, rows.shape).astype(np.float64) for bound in (upper, lower)]
+        with self._lock:
+            self._pool.append((which, rows, *bounds))
+            self._n_pool += rows.size
+            if self._n_pool > self._limit:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        """Drop the candidates that enough others are better than."""
+        which, rows, upper, lower = map(np.concatenate, zip(*self._pool, strict=True))
+        order = np.lexsort((-lower, which))
+        counts = np.bincount(which, minlength=len(self.units))
+        nth = np.cumsum(counts) - counts + self.n - 1
+        full = np.flatnonzero(counts >= self.n)
+        self._floors[full] = np.maximum(self._floors[full], lower[order[nth[full]]])
+        kept = np.flatnonzero(upper >= self._floors[which])
+        self._pool = [(which[kept], rows[kept], upper[kept], lower[kept])]
+        self._n_pool = kept.size
+        if self._n_pool > self._limit // 2:  # ties, mostly: exact scores tell which stay
+            which, rows, exact, _ = self._best()
+            bounds = self._as_scanned(which, exact)
+            self._pool, self._n_pool = [(which, rows, bounds, bounds)], rows.size
+            full = np.flatnonzero(np.bincount(which, minlength=len(self.units)) >= self.n)
+            last = np.searchsorted(which, full, "right") - 1
+            self._floors[full] = np.maximum(self._floors[full], bounds[last])
+
+    def _best(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return queries, rows and exact scores of the best candidates, sorted."""
+        empty = np.empty(0, np.int64)
+        pool = [(empty, empty, np.empty(0), np.empty(0)), *self._pool]
+        which, rows, *_ = map(np.concatenate, zip(*pool, strict=True))
+        exact = np.empty(rows.size)
+        for first in range(0, rows.size, _PAIRS):
+            part = slice(first, first + _PAIRS)
+            exact[part] = self._exact(which[part], rows[part])
+        order = np.lexsort((rows, -exact, which))
+        order = order[~np.isnan(exact[order])]
+        which = which[order]
+        rank = np.arange(order.size) - np.searchsorted(which, which)
+        order, which = order[rank < self.n], which[rank < self.n]
+        return which, rows[order], exact[order], empty
+
+    def _exact(
+        self, which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the scores of pairs of query and row; NaN for rows that are not finite."""
+        vectors = self._matrix.take(rows).astype(np.float64)
+        with np.errstate(all="ignore"):
+            if self._metric == "euclidean":
+                distances: npt.NDArray[np.float64] = lengths_of(vectors - self._queries[which])
+                return -distances
+            if self._metric == "dot":
+                products = np.vecdot(vectors, self._queries[which])
+                products[~np.isfinite(vectors).all(axis=1)] = np.nan
+                return cast("npt.NDArray[np.float64]", products)
+            lengths = lengths_of(vectors)
+            cosines = np.vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
+            clipped: npt.NDArray[np.float64] = np.clip(cosines, -1, 1)
+            return clipped
+
+    def _as_scanned(
+        self, which: npt.NDArray[np.int64], exact: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Return exact scores as numbers that scores of the scan can be compared with."""
+        lengths = self._lengths[which]
+        if self._metric == "cosine":
+            return exact
+        if self._metric == "dot":
+            exact = exact / np.where(lengths > 0, lengths, 1)
+        else:
+            exact = lengths * lengths - exact * exact
+        return exact
+
+    def settled(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Return rows and scores of the best, for each query."""
+        if self._pool:
+            self._shrink()
+        which, rows, scores, _ = self._best()
+        bounds = np.searchsorted(which, np.arange(1, len(self.units)))
+        return list(zip(np.split(rows, bounds), np.split(scores, bounds), strict=True))
+
+
+class _Scan(Protocol):
+    """What multiplies the rows of a block with the queries."""
+
+    def block(
+        self, start: int, stop: int, measure: bool
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Return products (queries, rows) and, if they are to be measured, lengths (rows,)."""
+        ...
+
+
+class _DenseScan:
+    """Multiplies rows as they are handed out; never more than a block of them."""
+
+    def __init__(self, matrix: Matrix, units: npt.NDArray[Any], by_blas: bool) -> None:
+        self._matrix = matrix
+        self._units = units
+        self._by_blas = by_blas
+
+    def block(
+        self, start: int, stop: int, measure: bool
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        rows = self._matrix[start:stop]
+        # A copy of the block where it is no array that BLAS takes.
+        rows = np.require(rows, self._units.dtype, ["A"])
+        if not self._by_blas:
+            products = np.vecdot(rows, self._units[:, np.newaxis])
+        elif len(self._units) == 1:
+            products = np.matmul(rows, self._units[0])[np.newaxis]
+        else:
+            products = np.matmul(self._units, rows.T)
+        return products, lengths_of(rows) if measure else None
+
+
+class _ProductScan:
+    """Adds up, for each row, the products of its centroids with the queries."""
+
+    def __init__(self, matrix: ProductMatrix, units: npt.NDArray[Any]) -> None:
+        self._matrix = matrix
+        self._tables = matrix.tables(units)
+
+    def block(
+        self, start: int, stop: int, measure: bool
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        products = self._matrix.products(self._tables, start, stop)
+        return products, self._matrix.lengths(start, stop) if measure else None
+
+
+class _LeftOut:
+    """Rows that are no answer to a query."""
+
+    def __init__(self, excluded: Sequence[npt.NDArray[np.int64]]) -> None:
+        sizes = [len(rows) for rows in excluded]
+        rows = np.concatenate([np.empty(0, np.int64), *excluded])
+        order = np.argsort(rows)
+        self._rows = rows[order]
+        self._which = np.repeat(np.arange(len(sizes)), sizes)[order]
+
+    def blank(self, scores: npt.NDArray[Any], start: int) -> None:
+        """Make the scores of the block's left out rows NaN."""
+        first, last = np.searchsorted(self._rows, (start, start + scores.shape[1]))
+        if last > first:
+            scores[self._which[first:last], self._rows[first:last] - start] = np.nan
+
+
+def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the Euclidean lengths of rows.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray
+        Shape (n, dim), float32 or float64.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), of the same dtype; NaN or infinity for rows that are not finite.
+    """
+    with np.errstate(all="ignore"):
+        squares = np.vecdot(vectors, vectors)
+        lengths = np.sqrt(squares)
+        # Squares of small or large numbers vanish or overflow where their root would not.
+        wrong = np.flatnonzero(~((squares > _LOW**2) & (squares < _HIGH**2)))
+        if wrong.size:
+            rows = vectors[wrong].astype(np.float64)
+            largest = np.abs(rows).max(axis=1, initial=0)
+            scaled = rows / np.where(largest > 0, largest, 1)[:, np.newaxis]
+            lengths[wrong] = np.sqrt(np.vecdot(scaled, scaled)) * largest
+    return cast("npt.NDArray[Any]", lengths)
+
+
+def _spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:
+    """Return up to `n` ranges of rows, each of whole blocks."""
+    n_blocks = -(-n_rows // per_block)
+    n = min(n, n_blocks)
+    bounds = [n_blocks * i // n * per_block for i in range(n)]
+    return list(zip(bounds, [*bounds[1:], n_rows], strict=True)) if n else []

@@ -1,0 +1,311 @@
+"""word2vec's and fastText's binary files, arrays and pickles: truncated, damaged, hostile."""
+
+import io
+import json
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import embmap
+from embmap.subwords import FastTextIndexer
+
+WORDS = ["</s>", "berlin", "zürich", "東京"]
+DIM = 3
+RNG = np.random.default_rng(1)
+
+
+def fasttext(
+    words=WORDS,
+    *,
+    labels=(),
+    matrix=None,
+    model=2,
+    buckets=7,
+    lengths=(2, 4),
+    version=12,
+    pruned=-1,
+    quantized=0,
+):
+    """A fastText model, byte for byte as fastText saves it."""
+    rows = len(words) + (buckets if lengths[1] else 0)
+    matrix = RNG.standard_normal((rows, DIM)).astype("<f4") if matrix is None else matrix
+    parts = [struct.pack("<ii", 793712314, version)]
+    parts.append(struct.pack("<12id", DIM, 5, 5, 1, 5, 1, 2, model, buckets, *lengths, 100, 1e-4))
+    n = len(words) + len(labels)
+    parts.append(struct.pack("<iiiqq", n, len(words), len(labels), 100, pruned))
+    for kind, entries in ((0, words), (1, labels)):
+        parts += [entry.encode() + b"\0" + struct.pack("<qb", 9, kind) for entry in entries]
+    parts.append(struct.pack("<?qq", quantized, *matrix.shape) + matrix.tobytes())
+    output = np.zeros((n, DIM), "<f4")
+    parts.append(struct.pack("<?qq", 0, *output.shape) + output.tobytes())
+    return b"".join(parts), matrix
+
+
+def test_fasttext_words_are_means_with_their_ngrams(tmp_path):
+    data, matrix = fasttext()
+    (tmp_path / "a.bin").write_bytes(data)
+    report = embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", normalize=False)
+    assert report.input_format == "fasttext"
+    indexer = FastTextIndexer(2, 4, 7)
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert list(file) == WORDS
+        assert file.metadata["model"] == "SkipGram"
+        assert file.metadata["sampling_threshold"] == 1e-4
+        for i, word in enumerate(WORDS):
+            rows, _ = indexer.buckets([word])
+            expected = matrix[[i, *(rows + len(WORDS))]].mean(axis=0)
+            np.testing.assert_allclose(file[word], expected, atol=1e-6)
+        np.testing.assert_array_equal(np.asarray(file.vectors)[len(WORDS) :], matrix[len(WORDS) :])
+
+
+def test_fasttext_vectors_agree_with_the_peers(tmp_path):
+    peer = pytest.importorskip("finalfusion")
+    gensim = pytest.importorskip("gensim.models.fasttext")
+    data, _ = fasttext()
+    (tmp_path / "a.bin").write_bytes(data)
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
+    theirs = peer.load_fasttext(str(tmp_path / "a.bin"))
+    read = peer.load_finalfusion(str(tmp_path / "a.fifu"))
+    loaded = gensim.load_facebook_vectors(str(tmp_path / "a.bin"))
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy")
+    vectors = np.load(tmp_path / "a.npy")
+    with embmap.open(tmp_path / "a.fifu") as file:
+        for i, word in enumerate(WORDS):
+            np.testing.assert_allclose(file[word], theirs[word], atol=1e-6)
+            np.testing.assert_allclose(read[word], theirs[word], atol=1e-6)
+            np.testing.assert_allclose(vectors[i], loaded[word], atol=1e-6)
+        for word in ("berliner", "日本"):
+            np.testing.assert_allclose(file[word], theirs[word], atol=1e-6)
+        np.testing.assert_allclose(file.norms, theirs.norms, rtol=1e-6)
+    assert dict(theirs.metadata) == dict(read.metadata)
+
+
+def test_labels_are_no_words(tmp_path):
+    data, matrix = fasttext(labels=["__label__x", "__label__y"], model=3, lengths=(0, 0), buckets=0)
+    (tmp_path / "a.bin").write_bytes(data)
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", normalize=False)
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert list(file) == WORDS
+        assert file.subwords is None
+        np.testing.assert_array_equal(np.asarray(file.vectors), matrix)
+    data, _ = fasttext(labels=["__label__x"], model=3)
+    (tmp_path / "a.bin").write_bytes(data)
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", words=["berlin"])
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert file.shape == (1 + 7, DIM)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantized": 1}, "quantized model"),
+        ({"pruned": 3}, "pruned"),
+        ({"version": 13}, "versions 11 and 12"),
+    ],
+)
+def test_fasttext_models_that_are_not_read_say_so(tmp_path, options, message):
+    (tmp_path / "a.bin").write_bytes(fasttext(**options)[0])
+    with pytest.raises(embmap.UnsupportedError, match=message):
+        embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
+
+
+def test_fasttext_cut_anywhere_is_truncated(tmp_path):
+    data, matrix = fasttext(["a", "bc"], buckets=2)
+    whole = data.index(matrix.tobytes()) + matrix.nbytes
+    for end in range(4, whole):
+        (tmp_path / "a.bin").write_bytes(data[:end])
+        with pytest.raises(embmap.TruncatedError):
+            embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", input_format="fasttext")
+    (tmp_path / "a.bin").write_bytes(data[:whole])  # the output layer is not needed
+    assert embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu").n_words == 2
+
+
+@given(st.data())
+def test_fasttext_with_wrong_bytes_converts_or_says_why_not(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("fasttext")
+    raw = bytearray(fasttext(["a", "bc"], buckets=2)[0])
+    start = data.draw(st.integers(4, 130))
+    raw[start : start + 4] = data.draw(st.binary(min_size=4, max_size=4))
+    (folder / "a.bin").write_bytes(raw)
+    try:
+        embmap.convert(folder / "a.bin", folder / "a.fifu")
+    except ValueError:
+        assert not (folder / "a.fifu").exists()
+
+
+def word2vec(words=WORDS, newline=b"\n"):
+    vectors = RNG.standard_normal((len(words), DIM)).astype("<f4")
+    parts = [b"%d %d\n" % vectors.shape]
+    parts += [
+        word.encode() + b" " + row.tobytes() + newline
+        for word, row in zip(words, vectors, strict=True)
+    ]
+    return b"".join(parts), vectors
+
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+def test_word2vec_with_and_without_newlines(tmp_path, newline):
+    data, vectors = word2vec(newline=newline)
+    (tmp_path / "a.bin").write_bytes(data)
+    report = embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy")
+    assert report.input_format == "word2vec"
+    assert report.words_path.read_text("utf-8").split() == WORDS
+    assert np.load(tmp_path / "a.npy").tobytes() == vectors.tobytes()
+
+
+def test_word2vec_cut_anywhere_is_truncated(tmp_path):
+    data, _ = word2vec()
+    for end in range(4, len(data) - 1):
+        (tmp_path / "a.bin").write_bytes(data[:end])
+        with pytest.raises(embmap.TruncatedError):
+            embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy", input_format="word2vec")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    (tmp_path / "a.bin").write_bytes(data + b"more")
+    with pytest.raises(embmap.FormatError, match=r"[45] bytes follow"):
+        embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("head", [b"999999999999999999 300\n", b"2 999999999\n", b"3 0\n", b"x\n"])
+def test_sizes_are_not_believed(tmp_path, head):
+    (tmp_path / "a.bin").write_bytes(head + b"a " + bytes(100))
+    with pytest.raises(embmap.FormatError):
+        embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy", input_format="word2vec")
+
+
+def test_words_of_word2vec_have_an_end(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"1 1\n" + b"a" * 100_000)
+    with pytest.raises(embmap.FormatError, match="word 0"):
+        embmap.convert(tmp_path / "a.bin", tmp_path / "a.npy", input_format="word2vec")
+
+
+def test_word2vec_words_that_are_not_utf8(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"2 1\nab\xff \0\0\0\0\nc \0\0\0\0\n")
+    with pytest.raises(embmap.FormatError, match="word 0: not UTF-8") as caught:
+        embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
+    assert caught.value.offset == 6
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", lossy=True)
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert list(file) == ["ab\ufffd", "c"]
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        npy(np.eye(3))[:-1],
+        npy(np.eye(3))[:40],
+        npy(np.eye(3)).replace(b"(3, 3)", b"(3, 9)"),
+        npy(np.eye(3)).replace(b"(3, 3)", b"(-3,3)"),
+        npy(np.zeros(3)),
+        npy(np.array([["a", "b"]])),
+        npy(np.array([[None]], object)),
+        b"\x93NUMPY\x01\x00\x05\x00[[[[[",
+    ],
+)
+def test_bad_npy_files_are_refused(tmp_path, data):
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(embmap.FormatError):
+        embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", data)
+    with pytest.raises(ValueError, match=r"npy|npz|numbers in two"):
+        embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy", tensor="x")
+
+
+def test_fortran_order_and_cut_archives(tmp_path):
+    rows = np.arange(12, dtype="f4").reshape(4, 3)
+    np.save(tmp_path / "a.npy", np.asfortranarray(rows))
+    embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy")
+    assert np.load(tmp_path / "b.npy").tolist() == rows.tolist()
+    np.savez_compressed(tmp_path / "a.npz", x=rows)
+    data = (tmp_path / "a.npz").read_bytes()
+    for end in range(4, len(data), 7):
+        (tmp_path / "c.npz").write_bytes(data[:end])
+        with pytest.raises(embmap.FormatError):
+            embmap.convert(tmp_path / "c.npz", tmp_path / "b.npy")
+
+
+def tensors(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+GOOD = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tensors({"x": GOOD}, bytes(15)),
+        tensors({"x": {**GOOD, "shape": [2, 3]}}, bytes(16)),
+        tensors({"x": {**GOOD, "shape": [-2, -2]}}, bytes(16)),
+        tensors({"x": {**GOOD, "shape": [2.0, 2]}}, bytes(16)),
+        tensors({"x": {**GOOD, "dtype": "F8_E4M3"}}, bytes(16)),
+        tensors({"x": {**GOOD, "data_offsets": [16, 0]}}, bytes(16)),
+        tensors({"x": {**GOOD, "data_offsets": "ab"}}, bytes(16)),
+        tensors({"x": []}),
+        tensors(b"{"),
+        tensors(b"{" * 100_000),
+        tensors(b"\xff{"),
+        struct.pack("<Q", 2**63) + b"{}",
+    ],
+)
+def test_bad_safetensors_are_refused(tmp_path, data):
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(ValueError, match=r"."):
+        embmap.convert(tmp_path / "a", tmp_path / "b.npy", input_format="safetensors", tensor="x")
+
+
+def test_bfloat16_tensors_become_float32(tmp_path):
+    bits = np.array([[0x3F80, 0xC000]], "<u2")
+    header = {"x": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [0, 4]}}
+    (tmp_path / "a").write_bytes(tensors(header, bits.tobytes()))
+    embmap.convert(tmp_path / "a", tmp_path / "b.npy")
+    assert np.load(tmp_path / "b.npy").tolist() == [[1, -2]]
+
+
+class Harm:
+    def __reduce__(self):
+        return eval, ("open('harm', 'w')",)
+
+
+def test_pickles_run_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.kv").write_bytes(pickle.dumps(("gensim", Harm())))
+    with pytest.raises(embmap.UnsupportedError, match=r"builtins\.eval"):
+        embmap.convert(tmp_path / "a.kv", tmp_path / "b.npy", input_format="gensim")
+    assert not (tmp_path / "harm").exists()
+    (tmp_path / "a.kv").write_bytes(pickle.dumps(["gensim"]))
+    with pytest.raises(embmap.FormatError, match="object of gensim"):
+        embmap.convert(tmp_path / "a.kv", tmp_path / "b.npy")
+
+
+def test_gensim_arrays_that_stand_beside_are_mapped(tmp_path):
+    models = pytest.importorskip("gensim.models")
+    vectors = models.KeyedVectors(3)
+    values = RNG.standard_normal((4, 3)).astype("f4")
+    vectors.add_vectors(WORDS, values)
+    vectors.save(str(tmp_path / "a.kv"), sep_limit=1)
+    assert (tmp_path / "a.kv.vectors.npy").exists()
+    report = embmap.convert(tmp_path / "a.kv", tmp_path / "b.npy")
+    assert (report.input_format, report.n_words) == ("gensim", 4)
+    assert np.load(tmp_path / "b.npy").tobytes() == values.tobytes()
+    data = (tmp_path / "a.kv").read_bytes()
+    for end in range(30, len(data), 11):
+        (tmp_path / "c.kv").write_bytes(data[:end])
+        with pytest.raises(embmap.FormatError):
+            embmap.convert(tmp_path / "c.kv", tmp_path / "b.npy", input_format="gensim")
+    model = models.Word2Vec([["a", "b", "a", "b"]], vector_size=3, min_count=1, workers=1)
+    model.save(str(tmp_path / "m.model"))
+    embmap.convert(tmp_path / "m.model", tmp_path / "m.npy")
+    assert np.load(tmp_path / "m.npy").tobytes() == model.wv.vectors.tobytes()
