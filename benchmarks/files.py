@@ -150,6 +150,19 @@ class Files:
         return folder / "vectors.kv"
 
     @property
+    def n_text_words(self) -> int:
+        """Words in the text file: 300 MB of text for a million in the others."""
+        return max(self.n_words // 10, 1)
+
+    @cached_property
+    def text(self) -> Path:
+        """The first words of :attr:`dense` as word2vec writes them as text."""
+        path = self._path("text", ".vec")
+        if not path.exists():
+            embmap.convert(self.dense, path, limit=self.n_text_words)
+        return path
+
+    @property
     def n_chunk_rows(self) -> int:
         """Rows in the files of chunks."""
         return self.n_words // 2

@@ -21,7 +21,12 @@ Lookup = Callable[[str], np.ndarray]
 
 
 def main() -> None:
-    tasks = {"open": measure_open, "compose": measure_compose, "tensor": measure_tensor}
+    tasks = {
+        "open": measure_open,
+        "compose": measure_compose,
+        "tensor": measure_tensor,
+        "text": measure_text,
+    }
     task = json.load(sys.stdin)
     json.dump(tasks[task.pop("what")](**task), sys.stdout)
 
@@ -79,6 +84,30 @@ def measure_tensor(library: str, path: str, name: str) -> dict[str, Any]:
     start = time.perf_counter()
     tensor = open_tensor(path, name)
     return {"seconds": time.perf_counter() - start, "first_row": tensor[0].tolist()}
+
+
+def measure_text(library: str, path: str, out: str) -> dict[str, Any]:
+    """Convert a text file, or load it."""
+    if library == "embmap":
+        import embmap
+
+        _ = embmap.convert  # loaded when it is first asked for
+
+        def work():
+            return embmap.convert(path, out).n_words
+    else:
+        from gensim.models import KeyedVectors
+
+        def work():
+            return len(KeyedVectors.load_word2vec_format(path))
+
+    gc.collect()
+    before = peak_nbytes(reset=True)
+    start = time.perf_counter()
+    n_words = work()
+    seconds = time.perf_counter() - start
+    peak = None if before is None else peak_nbytes() - before
+    return {"seconds": seconds, "peak_nbytes": peak, "n_words": n_words}
 
 
 def measure_compose(

@@ -43,8 +43,8 @@ class Row:
     ratios : dict
         For peers, the fraction of theirs that it must stay below.
     value : str
-        Which figure: "seconds", "symbols_per_second" where symbols were recorded beside it, or
-        something else recorded, in bytes, or a share of the file when its name begins so.
+        Which figure: "seconds"; "symbols_per_second" or "bytes_per_second" where symbols or nbytes
+        were recorded beside it; something else recorded, in bytes, or a share when it begins so.
     any_size : bool
         Whether the target holds for files of any size, not of a million words alone.
     """
@@ -165,6 +165,11 @@ ROWS = (
     *_over_time("most related, middle step", "most related, middle step"),
     Row("DWE, written, blocks, per symbol", "write a DWE file, blocks", "embmap, numba"),
     Row("DWE, written, stream, per symbol", "write a DWE file, stream", "embmap, numba"),
+    Row("most similar words", "most similar", "embmap", "≤ 31 ms", 31e-3, any_size=False),
+    Row("… quantized, numpy", "most similar, quantized", "embmap, numpy"),
+    Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
+    Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
+    Row("… peak memory over import", "text", "embmap", value="peak_nbytes"),
 )
 
 
@@ -195,6 +200,8 @@ def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
         for key, values in found.items()
     }
     for facts in medians.values():
+        if "nbytes" in facts:
+            facts["bytes_per_second"] = facts["nbytes"] / facts["seconds"]
         if "symbols" in facts:
             facts["symbols_per_second"] = facts["symbols"] / facts["seconds"]
     return medians
@@ -272,12 +279,17 @@ def rate(value: float) -> str:
     return f"{_digits(value / 1e6)} M/s"
 
 
+def megabytes(value: float) -> str:
+    """Return a number of megabytes in a second."""
+    return f"{_digits(value / 1e6)} MB/s"
+
+
 def share(value: float) -> str:
     """Return a part of a whole as percents."""
     return f"{_digits(100 * value)} %"
 
 
-_SHOWN = {"seconds": seconds, "symbols": rate, "share": share}
+_SHOWN = {"seconds": seconds, "symbols": rate, "share": share, "bytes": megabytes}
 
 
 def factor(theirs: float, ours: float) -> str:
