@@ -153,7 +153,9 @@ class IndexFile:
             raise self._damaged("a table does not lie inside it")
         starts = self._file.array(table.starts_offset, f"<u{table.starts_itemsize}", table.n + 1)
         slots = self._file.array(table.slots_offset, "<u4", table.slots_length)
-        ends = int(starts[table.n]) == table.nbytes and int(starts[0]) == 0
+        # The newline that a text may lack at its end is counted, and is no part of the words.
+        lacking = 0 if records.exact else records.suffix
+        ends = 0 <= int(starts[table.n]) - table.nbytes <= lacking and int(starts[0]) == 0
         fills = table.nbytes == records.nbytes if records.exact else table.nbytes <= records.nbytes
         if not (ends and fills) or slots[-1] != EMPTY:
             raise self._damaged("a table does not end as it should")
@@ -335,7 +337,8 @@ def write_index(
         slots_offset, starts_offset = position, _aligned(position + table.slots.nbytes)
         position = _aligned(starts_offset + table.starts.nbytes)
         sections += [(slots_offset, table.slots), (starts_offset, table.starts)]
-        records, nbytes = table.records, int(table.starts[-1])
+        records = table.records
+        nbytes = min(int(table.starts[-1]), records.nbytes)  # a last line may lack its newline
         rows.append(
             _TABLE.pack(
                 records.offset,

@@ -265,7 +265,7 @@ class Vocabulary(Sequence[str]):
             if not self.file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
                 # One read for the block where a fetch would be a system call.
                 base = int(bounds[0])
-                fetch = self.file.read(base, int(bounds[-1]) - base)
+                fetch = self.file.read(base, min(int(bounds[-1]), records.limit) - base)
             for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
                 yield first + i, fetch[begin - base : end - base]
 
@@ -455,8 +455,8 @@ class Vocabulary(Sequence[str]):
             rows = np.flatnonzero(np.diff(bounds) == nbytes)
             if not rows.size:
                 continue
-            base = int(bounds[0])
-            window = self.file.array(records.offset + base, np.uint8, int(bounds[-1]) - base)
+            base, end = int(bounds[0]), min(int(bounds[-1]), records.nbytes)
+            window = self.file.array(records.offset + base, np.uint8, end - base)
             places = bounds[rows].astype(np.int64) - base + records.prefix
             for i, letter in enumerate(data[:8]):
                 kept = window[places + i] == letter

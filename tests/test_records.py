@@ -120,3 +120,23 @@ def test_a_wrong_number_of_lines_is_refused():
     for n in (1, 3):
         with pytest.raises(FormatError, match="2 lines"):
             scan(BytesFile(data), Records(0, 8, n, "t", prefix=0, suffix=1, exact=False))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_the_last_line_of_a_text_of_words_may_lack_its_newline(tmp_path, ending, mark, backend):
+    words = [f"word{i}" for i in range(3000)]
+    path = embmap.cvc.write(tmp_path / "a.cvc", np.zeros((3000, 1)), version="1.0")
+    text = tmp_path / "a.txt"
+    text.write_bytes(mark + ending.join(words).encode())
+    for index in ("memory", "memory", "require"):
+        with embmap.open(path, vocab=text, backend=backend, index=index) as file:
+            assert words[-1] in file
+            assert file.get("word3000") is None
+            assert file.get(words[-1] + "\n") is None
+            assert file.find([words[-1], "word3000", words[0]]).tolist() == [2999, -1, 0]
+            assert list(file) == words
+            assert file.vocab[2999] == words[-1]
+            assert file.verify().problems == []
+            if index == "memory":
+                file.build_index()
