@@ -84,8 +84,11 @@ def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:
     OSError
         When the folder does not exist or cannot be written.
     """
-    folder = Path(os.fsdecode(path)).resolve().parent
-    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
+    target = Path(os.fsdecode(path)).resolve()
+    try:
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=target.parent))
+    except OSError as error:  # about the file that was asked for, not about ours beside it
+        raise type(error)(error.errno, error.strerror, str(target)) from None
 
 
 def _sync_folder(folder: Path) -> None:

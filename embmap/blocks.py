@@ -81,6 +81,7 @@ def rechunked(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[npt.NDA
     for block in blocks:
         if block.ndim != 2:
             raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
+        block = block.astype(block.dtype.newbyteorder("="), copy=False)
         kind = kind or (block.shape[1], block.dtype)
         if (block.shape[1], block.dtype) != kind:
             raise ValueError(

@@ -197,7 +197,7 @@ class EmbeddingFile(ABC):
     def _unknown_word(self, word: str) -> npt.NDArray[Any]:
         vectors, known = self._compose([word])
         if not known[0]:
-            raise UnknownWordError(word, path=self.path)
+            raise UnknownWordError(word, path=self.path, wordless=self._vocabulary is None)
         return cast("npt.NDArray[Any]", vectors[0])
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -297,7 +297,8 @@ class EmbeddingFile(ABC):
         if missing == "raise" and not known.all():
             unknown = absent[~known]
             first = words[int(unknown[0])]
-            raise UnknownWordError(first, path=self.path, n_unknown=unknown.size)
+            wordless = self._vocabulary is None
+            raise UnknownWordError(first, path=self.path, n_unknown=unknown.size, wordless=wordless)
         dtype = self.dtype
         if known.any():  # composed vectors are fractions whatever the rows are
             dtype = np.result_type(self.dtype, composed.dtype)

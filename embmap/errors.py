@@ -128,14 +128,22 @@ class UnknownWordError(EmbmapError, KeyError):
         The file that was asked.
     n_unknown : int, optional
         How many words of a batch are unknown.
+    wordless : bool
+        Whether the file has no words at all.
     """
 
     def __init__(
-        self, word: str, *, path: str | os.PathLike[str] | None = None, n_unknown: int = 1
+        self,
+        word: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        n_unknown: int = 1,
+        wordless: bool = False,
     ) -> None:
         self.word = word
         self.path = None if path is None else os.fspath(path)
         self.n_unknown = n_unknown
+        self.wordless = wordless
         super().__init__(word)
 
     def __str__(self) -> str:
@@ -143,7 +151,8 @@ class UnknownWordError(EmbmapError, KeyError):
         where = "" if self.path is None else f" in {self.path}"
         more = "" if self.n_unknown == 1 else f" and {self.n_unknown - 1} more"
         word = self.word if len(self.word) <= 100 else f"{self.word[:100]}..."
-        return f"no vector for {word!r}{more}{where}"
+        hint = ", which has no words: open it with vocab=" if self.wordless else ""
+        return f"no vector for {word!r}{more}{where}{hint}"
 
 
 class ClosedError(EmbmapError, ValueError):

@@ -113,6 +113,10 @@ def vocabulary_of(
             start, lines.nbytes, n, format, prefix=0, suffix=2 if crlf else 1, exact=False
         )
         return Vocabulary(lines, records, IndexSource(lines, index))
+    if isinstance(words, bytes | set | frozenset | dict) or not hasattr(words, "__len__"):
+        raise TypeError(
+            f"vocab must be a path or words in order, not {type(words).__name__}: a list, say"
+        )
     if len(words) != n:
         raise ValueError(f"{len(words)} words were given for {n} rows")
     for word in words:

@@ -196,7 +196,7 @@ def test_the_embedding_itself_is_no_output(command, path):
     for form in ("text", "json", "npy"):
         status, _, err = command("get", path, "one", "--format", form, "--output", path)
         assert status == 2
-        assert "the embedding file itself" in err
+        assert "name another file" in err
     status, _, err = command("index", path, "--output", path)
     assert status == 2
     assert "holds the data" in err

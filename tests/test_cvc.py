@@ -565,3 +565,64 @@ def test_writing_reports_its_progress(tmp_path):
     blocks = (np.zeros((2, 2)) for _ in range(2))  # of unknown number
     write(tmp_path / "a", blocks, chunk_rows=3, progress=lambda *step: steps.append(step))
     assert steps == [("writing rows", done, 0) for done in (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sections": [{"start": 0.0, "stop": 5.0}]}, "begins and ends at a row"),
+        ({"sections": [{"start": True, "stop": 5}]}, "begins and ends at a row"),
+        ({"sections": [(0, 5)]}, "has not"),
+        ({"sections": [{"start": 0, "stop": 5, "metadata": {1: 2}}]}, "keys must be text"),
+        ({"metadata": {1: 2, "1": 3}}, "keys must be text"),
+        ({"metadata": {"a": {1: 2}}}, "keys must be text"),
+        ({"metadata": ["a"]}, "must be a mapping"),
+    ],
+)
+def test_headers_that_could_not_be_read_again_are_not_written(tmp_path, options, message):
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+    with pytest.raises(ValueError, match=message):
+        write(path, np.zeros((5, 2)), **options)
+    assert path.read_bytes() == b"old"
+
+
+def test_sections_take_numbers_of_numpy(tmp_path):
+    section = {"start": np.int64(1), "stop": np.int32(3), "metadata": {"a": (1, 2)}}
+    with embmap.open(write(tmp_path / "a.cvc", np.zeros((5, 2)), sections=[section])) as file:
+        assert [(each.start, each.stop) for each in file.sections] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({1: np.zeros(2, np.float32)}, {}, "names are text"),
+        ({None: np.zeros(2, np.float32)}, {}, "names are text"),
+        ([("a", np.zeros(2, np.float32))], {}, "mapping"),
+        ({"a": np.zeros(2, np.float32)}, {"compression": {"b": "fp16"}}, "no column 'b'"),
+        ({"a": np.zeros(2, np.float32)}, {"compression": None}, "must be a name"),
+        ({"a": iter([])}, {}, "without any block"),
+    ],
+)
+def test_columns_that_mean_nothing_are_refused(tmp_path, columns, options, message):
+    with pytest.raises(ValueError, match=message):
+        write_columns(tmp_path / "a", columns, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_may_be_of_the_other_byte_order(tmp_path):
+    values = np.arange(6, dtype=">f4").reshape(3, 2)
+    path = write_columns(tmp_path / "a.cvc", {"a": values}, compression="fp16")
+    with embmap.open(path) as file:
+        assert np.array_equal(file.columns["a"], values)
+
+
+def test_int8_refuses_ranges_that_float32_cannot_span(tmp_path):
+    wide = np.array([[3e38, -3e38], [0, 1]], np.float32)
+    with pytest.raises(ValueError, match="chunk 0: int8 cannot span"):
+        write(tmp_path / "a.cvc", wide, compression="int8")
+    with pytest.raises(ValueError, match="chunk 0: int8 cannot span"):
+        write(tmp_path / "a.cvc", np.array([[1e39, 0.0]]), compression="int8")
+    path = write(tmp_path / "a.cvc", wide / 2, compression="int8")
+    with embmap.open(path) as file:
+        assert np.isfinite(np.asarray(file.vectors)).all()

@@ -207,3 +207,74 @@ def test_vectors_that_are_no_numbers_are_not_quantized():
     ):
         with pytest.raises(ValueError, match=r"finite|bits"):
             quantize(vectors, bits)
+
+
+def test_quantizing_refuses_what_it_would_get_wrong():
+    whole = np.arange(12.0).reshape(3, 4)
+    for vectors, options, message in (
+        ([whole, whole[:1]], {}, "shape"),
+        ([whole, whole + 1j], {}, "finite numbers"),
+        (np.full((2, 1, 1), 1e41), {}, "float32"),
+        (np.full((2, 1, 1), 1e-44), {}, "float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quantize(vectors, **options)
+    with pytest.raises(TypeError):
+        quantize([whole, whole], 8.5)
+    quantized, scale = quantize([whole, whole], np.uint8(8))
+    assert quantized.max() == 127
+    lowest = np.full((2, 1, 1), -(2**15), np.int16)
+    quantized, scale = quantize(lowest, 8)
+    assert quantized.tolist() == [[[-127]], [[-127]]]
+    assert quantized[0, 0, 0] * scale == pytest.approx(-(2**15))
+
+
+def test_a_scale_beyond_all_floats_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="scale"):
+        write(tmp_path / "a", WALK, scale=10**400)
+
+
+@pytest.fixture
+def walked(tmp_path):
+    with embmap.open(write(tmp_path / "a.dwe", WALK, scale=1.0, group=4)) as file:
+        yield file
+
+
+def test_truth_values_choose_words_only_as_a_mask(walked):
+    mask = np.arange(12) % 5 == 0
+    chosen = np.flatnonzero(mask)
+    assert np.array_equal(walked.trajectories(mask), walked.trajectories(chosen))
+    assert np.array_equal(walked.similarity(mask, mask), walked.similarity(chosen, chosen))
+    for call in (walked.trajectory, walked.__getitem__):
+        with pytest.raises(IndexError, match="truth values"):
+            call(True)
+    with pytest.raises(IndexError, match="booleans"):
+        walked.trajectories(mask[:3])
+
+
+def test_small_things_are_said_clearly(walked):
+    walked.prefetch(walked.find([]))
+    with pytest.raises(embmap.UnknownWordError, match="open it with vocab="):
+        walked["word"]
+    with pytest.raises(TypeError):
+        walked.cache_nbytes = 1.5
+    walked.close()
+    with pytest.raises(embmap.ClosedError):
+        walked.cache_nbytes = 3
+
+
+def test_words_come_in_an_order(tmp_path):
+    path = write(tmp_path / "a.dwe", WALK, scale=1.0, group=4)
+    for words in ({str(i) for i in range(12)}, iter(["a"] * 12), b"words.txt"):
+        with pytest.raises(TypeError, match="vocab must be"):
+            embmap.open(path, vocab=words)
+
+
+def test_a_truncated_map_is_noticed(tmp_path):
+    path = write(tmp_path / "a.dwe", WALK, scale=1.0, group=4)
+    with embmap.open(path) as file:
+        with open(path, "r+b") as raw:
+            raw.truncate(0)
+        for call in (file.trajectory, lambda row: file.timestep(0)[row]):
+            with pytest.raises(embmap.TruncatedError, match="shrank"):
+                call(3)

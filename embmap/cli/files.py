@@ -35,6 +35,7 @@ from embmap.cli.output import (
     text_output,
 )
 from embmap.cli.over_time import dynamic_file, time_step
+from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 
@@ -127,8 +128,8 @@ def get(
     if words == ["-"]:
         words = sys.stdin.read().removesuffix("\n").split("\n") if sys.stdin else []
         words = [] if words == [""] else [word.removesuffix("\r") for word in words]
-    if output is not None and output.exists() and output.samefile(file):
-        raise typer.BadParameter("--output is the embedding file itself")
+    if output is not None:
+        refuse_overwriting([output], [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
         matrix = _matrix(opened, column, time)
         found: list[tuple[str | int, Any]] = []

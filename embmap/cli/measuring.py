@@ -12,6 +12,7 @@ import embmap
 from embmap.atomic_write import replacing
 from embmap.cli.options import FileArgument, JsonOption, LayoutOption, VocabOption
 from embmap.cli.output import print_json, print_rows
+from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 
@@ -23,7 +24,9 @@ _QUICK = 0.05
 def bench(
     file: FileArgument,
     quick: Annotated[bool, typer.Option("--quick", help="Within seconds, less exactly.")] = False,
-    processes: Annotated[int, typer.Option(min=1, help="How many look rows up at once.")] = 4,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many look rows up at once: 4, quickly 2.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a page with pictures here: HTML.")
     ] = None,
@@ -40,12 +43,14 @@ def bench(
     from embmap.bench.workloads import Settings
 
     options = {"layout": layout, "vocab": vocab}
-    settings = Settings(file, _QUICK if quick else 1.0, options, column, processes)
+    at_once = processes or (2 if quick else 4)
+    settings = Settings(file, _QUICK if quick else 1.0, options, column, at_once)
     if report is not None:
         from embmap.bench.page import page  # it may be missing an extra: say so before measuring
 
-        if report.exists() and report.samefile(file):
-            raise typer.BadParameter("--report is the embedding file itself")
+        refuse_overwriting([report], [file, *([vocab] if vocab else [])])
+        with replacing(report) as out:  # a place that cannot be written: say so as well
+            out.write(b"measuring ...")
     with embmap.progress_bar() as step:
         result = measure(settings, step)
     where = machine()

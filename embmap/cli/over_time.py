@@ -20,6 +20,7 @@ from embmap.cli.options import (
     VocabOption,
 )
 from embmap.cli.output import as_numbers, complain, print_json, print_rows
+from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 
@@ -63,8 +64,7 @@ def trajectory(
     for target, write in ((output, np.save), (plot, None)):
         if target is None:
             continue
-        if target.exists() and target.samefile(file):
-            raise typer.BadParameter(f"{target} is the embedding file itself")
+        refuse_overwriting([target], [file, *([vocab] if vocab else [])])
         if write is not None:
             with replacing(target) as binary:
                 write(binary, vectors)

@@ -82,16 +82,17 @@ def encode_affine(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], floa
     Raises
     ------
     ValueError
-        When a value is not finite.
+        When a value is not finite, or the values lie too far apart for float32.
     """
     if not np.isfinite(values).all():
         raise ValueError("int8 holds no NaN and no infinity")
     if not values.size:
         return values.astype(np.uint8), 1.0, 0.0
-    minimum, maximum = np.float32(values.min()), np.float32(values.max())
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        minimum, maximum = np.float32(values.min()), np.float32(values.max())
         scale = (maximum - minimum) / np.float32(255) or np.float32(1)
-    if not np.isfinite(scale):  # the range is too wide for float32, its 255th part is not
-        scale = np.float32((float(maximum) - float(minimum)) / 255)
+        greatest = np.float32(255) * scale + minimum  # what the highest code is decoded to
+    if not np.isfinite([minimum, scale, greatest]).all():
+        raise ValueError(f"int8 cannot span {values.min()} to {values.max()} in float32")
     steps = np.rint((values.astype(np.float32) - minimum) / scale)
     return np.clip(steps, 0, 255).astype(np.uint8), float(scale), float(minimum)

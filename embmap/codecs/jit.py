@@ -6,12 +6,14 @@ reordered sums. All of them release the GIL, and compiled code is cached on disk
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 __all__ = [
@@ -24,6 +26,15 @@ __all__ = [
     "segment_sums",
     "table_sums",
 ]
+
+
+if hasattr(os, "register_at_fork"):
+    # A child forked while another thread compiles would wait for ever for the compiler's lock.
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 def _compiled(function: Callable[..., Any]) -> Any:

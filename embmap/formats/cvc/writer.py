@@ -8,6 +8,7 @@ appears under its name only once it is whole.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import struct
@@ -168,8 +169,14 @@ def write_columns(
     OSError
         When the file cannot be written.
     """
-    if not columns:
-        raise ValueError("a file of version 2.0 needs one column at least")
+    if not isinstance(columns, Mapping) or not columns:
+        raise ValueError("a file of version 2.0 needs a mapping of one column at least")
+    if not isinstance(compression, str | Mapping):
+        raise ValueError("compression must be a name, or a mapping from columns to names")
+    names = columns if isinstance(compression, str) else {**columns, **compression}
+    for name in names:
+        if not isinstance(name, str) or name not in columns:
+            raise ValueError(f"there is no column {name!r}; names are text")
     lengths = {n_rows(values) for values in columns.values()}
     n = 0
     described: list[dict[str, Any]] = []
@@ -196,6 +203,8 @@ def write_columns(
             n += rows
             if progress is not None:
                 progress(_WHAT, n, max(lengths))
+        if not described:
+            raise ValueError("a column without any block has no type and no width")
         header = {
             "format_type": "columnar",
             "num_vectors": n,
@@ -318,6 +327,8 @@ def _finish(
     """Write prelude and header, and the chunks behind them."""
     if sections is not None:
         header["sections"] = _sections(list(sections), header["num_vectors"])
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
     for key, value in (metadata or {}).items():
         if key in KNOWN:
             raise ValueError(f"the header needs {key!r} for itself; call it something else")
@@ -340,11 +351,23 @@ def _finish(
 def _json(header: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(header, allow_nan=False).encode()
+        unchanged = json.loads(text) == _as_read(header)  # 1 and "1" are one key in JSON
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metadata are not JSON: {error}") from None
+    if not unchanged:
+        raise ValueError("the metadata would not come back as they are; keys must be text")
     if len(text) >= 2**32:
         raise ValueError(f"the header takes {len(text)} bytes; choose more chunk_rows")
     return text
+
+
+def _as_read(value: Any) -> Any:
+    """Return a value as JSON gives it back: lists for tuples, and nothing else different."""
+    if isinstance(value, dict):
+        return {key: _as_read(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_read(item) for item in value]
+    return value
 
 
 def _aligned(offset: int) -> int:
@@ -356,10 +379,15 @@ def _sections(sections: Sequence[Section | Mapping[str, Any]], n: int) -> list[d
     written = []
     for section in sections:
         if isinstance(section, Section):
-            start, stop, about = section.start, section.stop, section.metadata
-        else:
-            start, stop = section["start"], section["stop"]
+            given, about = (section.start, section.stop), section.metadata
+        elif isinstance(section, Mapping) and "start" in section and "stop" in section:
+            given = (section["start"], section["stop"])
             about = dict(section.get("metadata") or {})
+        else:
+            raise ValueError(f"a section has start, stop and metadata; {section!r:.80} has not")
+        if any(isinstance(each, bool) or not hasattr(each, "__index__") for each in given):
+            raise ValueError(f"a section begins and ends at a row, not at {given!r:.80}")
+        start, stop = map(operator.index, given)
         if not 0 <= start <= stop <= n:
             raise ValueError(f"a section of rows {start} to {stop} of {n} does not exist")
         written.append(

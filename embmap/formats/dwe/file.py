@@ -97,6 +97,8 @@ class DweFile(EmbeddingFile):
 
     @cache_nbytes.setter
     def cache_nbytes(self, nbytes: int) -> None:
+        self._check_open()
+        nbytes = operator.index(nbytes)
         if nbytes < 0:
             raise ValueError(f"cache_nbytes cannot be {nbytes}")
         self._groups.cache_nbytes = nbytes
@@ -336,11 +338,15 @@ class DweFile(EmbeddingFile):
         self._check_open()
         if isinstance(words, str | bytes):
             raise TypeError("give a list of words; trajectory takes one")
+        if isinstance(words, np.ndarray) and words.dtype == np.bool_:
+            return self._timestep(0).row_numbers(words)
         asked = words.tolist() if isinstance(words, np.ndarray) else list(words)
         rows = np.empty(len(asked), np.int64)
         names = {i: word for i, word in enumerate(asked) if isinstance(word, str)}
         if names:
             found = rows[list(names)] = self._words.find(names.values())
+            if self._vocabulary is None:
+                raise UnknownWordError(names[min(names)], path=self.path, wordless=True)
             if (found < 0).any():
                 unknown = [word for word, row in zip(names.values(), found, strict=True) if row < 0]
                 raise UnknownWordError(unknown[0], path=self.path, n_unknown=len(unknown))
@@ -449,6 +455,8 @@ class _Trajectories:
 
 
 def _in_range(i: SupportsIndex, n: int, what: str) -> int:
+    if isinstance(i, bool | np.bool_):
+        raise IndexError(f"{what} {i}: truth values choose nothing by themselves")
     number = operator.index(i)
     if not -n <= number < n:
         raise IndexError(f"{what} {number} of {n}")

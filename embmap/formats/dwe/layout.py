@@ -350,6 +350,7 @@ def model_of(file: MappedFile, layout: DweLayout, t: int) -> EntropyModel:
     FormatError
         When it is impossible.
     """
+    file.check_whole()
     offset = layout.model_offsets[t]
     words = file.array(offset, "<u2", model_size(layout.model_sizes[t]))
     try:
@@ -388,6 +389,7 @@ def entries_of(
     FormatError
         When an entry points outside the data or holds an impossible state.
     """
+    file.check_whole()
     steps, groups = (each.reshape(-1) for each in np.broadcast_arrays(steps, groups))
     tables = np.array(layout.table_offsets)[steps]
     if layout.layout == "stream":

@@ -49,6 +49,8 @@ class Timestep(Matrix):
         layout, file = self._groups.layout, self._groups.file
         if rows is None:
             rows = np.array([0, layout.n_words - 1])
+        if not rows.size:
+            return
         groups = np.unique(rows // self._group)
         entries = entries_of(file, layout, np.array([[self._t]]), groups)
         first, last = int(entries.positions.min()), int(entries.positions.max())

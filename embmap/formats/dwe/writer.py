@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,17 +133,25 @@ def quantize(
     ValueError
         When a value is not finite, or `bits` is out of range.
     """
+    bits = operator.index(bits)
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be 2 to 16, not {bits}")
     steps = cast("Sequence[Any]", vectors if _subscriptable(vectors) else np.asarray(vectors))
     greatest = 0.0
     for t in range(len(steps)):
         step = np.asarray(steps[t])
-        if step.ndim != 2 or not np.isfinite(step).all():
+        if step.ndim != 2 or step.dtype.kind not in "fiu" or not np.isfinite(step).all():
             raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
-        greatest = max(greatest, float(np.abs(step).max(initial=0)))
+        if step.shape != np.shape(steps[0]):
+            raise ValueError(f"timestep {t} has shape {step.shape}, the first {np.shape(steps[0])}")
+        if step.size:
+            greatest = max(greatest, float(step.max()), -float(step.min()))
     highest = 2 ** (bits - 1) - 1
-    scale = np.float32(greatest / highest) or np.float32(1)
+    with np.errstate(over="ignore"):
+        scale = np.float32(greatest / highest)
+    if not np.isfinite(scale) or (greatest and scale < np.finfo(np.float32).tiny):
+        raise ValueError(f"a scale for values of up to {greatest} does not fit into float32")
+    scale = scale or np.float32(1)
     quantized = np.empty((len(steps), *np.shape(steps[0])) if len(steps) else (0, 0, 0), np.int16)
     for t in range(len(steps)):
         rounded = np.rint(np.asarray(steps[t], np.float64) / float(scale))
@@ -155,8 +164,11 @@ def _subscriptable(steps: object) -> bool:
 
 
 def _factor(scale: float) -> float:
-    with np.errstate(over="ignore"):
-        factor = float(np.float32(scale))
+    try:
+        with np.errstate(over="ignore"):
+            factor = float(np.float32(scale))
+    except OverflowError:
+        factor = math.inf
     if not math.isfinite(factor) or not factor:
         raise ValueError(f"scale must be a number that float32 can hold and not 0; it is {scale}")
     return factor
