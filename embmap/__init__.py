@@ -25,6 +25,7 @@ from embmap.report import Problem, Report
 from embmap.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from embmap.client import connect
     from embmap.conversion import ConversionReport, convert
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "UnsupportedError",
     "Vocabulary",
     "__version__",
+    "connect",
     "convert",
     "cvc",
     "dwe",
@@ -63,6 +65,10 @@ def __getattr__(name: str) -> Any:
         from embmap import conversion
 
         return getattr(conversion, name)
+    if name == "connect":
+        from embmap.client import connect
+
+        return connect
     raise AttributeError(f"module 'embmap' has no attribute {name!r}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 import embmap
-from embmap.cli import conversion, files, measuring, over_time, search
+from embmap.cli import conversion, files, measuring, over_time, search, serving
 from embmap.cli.output import complain
 
 __all__ = ["run"]
@@ -26,6 +26,7 @@ _app.add_typer(over_time.app)
 _app.add_typer(conversion.app)
 _app.add_typer(search.app)
 _app.add_typer(measuring.app)
+_app.add_typer(serving.app)
 
 
 def run(arguments: Sequence[str]) -> int:

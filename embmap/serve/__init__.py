@@ -1,0 +1,1 @@
+"""Embedding files over HTTP: ``embmap serve FILE...``. Needs the extra ``serve``."""

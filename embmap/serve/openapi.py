@@ -1,0 +1,244 @@
+"""What the server answers, in OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embmap.serve.representations import ARROW, JSON, NPY
+from embmap.serve.settings import Limits
+
+__all__ = ["description"]
+
+_STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
+
+
+def description(limits: Limits) -> dict[str, Any]:
+    """Return the description of the interface.
+
+    Parameters
+    ----------
+    limits : Limits
+        What a request may ask for.
+
+    Returns
+    -------
+    dict
+        JSON-able.
+    """
+    word = {"type": "string", "maxLength": limits.word_nbytes}
+    n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
+    name = _parameter("name", "path", _STRING)
+    in_path = [name, _parameter("word", "path", {"type": "string", "minLength": 1})]
+    neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
+    neighbors["required"] = ["neighbors"]
+    paths = {
+        "/healthz": {"get": _operation("Whether the server runs", _object({"status": _STRING}))},
+        "/metrics": {"get": _text("Counts for Prometheus")},
+        "/openapi.json": {"get": _operation("This description", {"type": "object"})},
+        "/v1/models": {"get": _operation("The files", _models(), errors=("406", "503"))},
+        "/v1/{name}/vectors/{word}": {
+            "get": _operation(
+                "The vector of a word; of a DWE file at the last time step",
+                _object({"word": _STRING, "row": _nullable("integer"), "vector": _NUMBERS}),
+                in_path,
+                binary=True,
+            )
+        },
+        "/v1/{name}/lookup": {
+            "post": _operation(
+                "Vectors of words or rows", _looked_up(), [name], _lookup(limits, word)
+            )
+        },
+        "/v1/{name}/similar": {
+            "post": _operation("The nearest words", neighbors, [name], _similar(word, n))
+        },
+        "/v1/{name}/analogy": {
+            "post": _operation(
+                "The words that are to c as b is to a",
+                neighbors,
+                [name],
+                _closed({"a": word, "b": word, "c": word, "n": n}, ["a", "b", "c"]),
+            )
+        },
+        "/v1/{name}/complete": {
+            "get": _operation(
+                "Words that begin so",
+                _object({"words": _list(_STRING), "whole": _BOOLEAN}),
+                [name, _parameter("prefix", "query", word), _parameter("n", "query", n)],
+            )
+        },
+        "/v1/{name}/trajectory/{word}": {
+            "get": _operation(
+                "How a word moves: cosines with its first time step or with another word",
+                _trajectory(),
+                [
+                    *in_path,
+                    _parameter("to", "query", word),
+                    _parameter("vectors", "query", _BOOLEAN),
+                ],
+            )
+        },
+        "/v1/{name}/related/{word}": {
+            "get": _operation(
+                "The words most related to a word at a time step, by dot product",
+                neighbors,
+                [*in_path, _parameter("t", "query", _INTEGER), _parameter("n", "query", n)],
+            )
+        },
+    }
+    paths["/v1/{name}/lookup"]["post"]["responses"]["200"] = _vectors(_looked_up())
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "embmap", "version": "1", "description": "Embedding files over HTTP."},
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _error()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _operation(
+    summary: str,
+    answer: dict[str, Any],
+    parameters: list[dict[str, Any]] | None = None,
+    body: dict[str, Any] | None = None,
+    *,
+    binary: bool = False,
+    errors: tuple[str, ...] = ("400", "404", "406", "422", "503"),
+) -> dict[str, Any]:
+    told = {"description": "A problem", "content": {JSON: {"schema": _ref("Error")}}}
+    found = {"description": summary, "content": {JSON: {"schema": answer}}}
+    codes = [*errors, "401", "421", *(("408", "413", "415") if body else ())]
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "responses": {"200": _vectors(answer) if binary else found, **dict.fromkeys(codes, told)},
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if body:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    return operation
+
+
+def _vectors(answer: dict[str, Any]) -> dict[str, Any]:
+    binary: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        "description": "Vectors; in .npy missing ones are zeros, and Embmap-Missing says which",
+        "headers": {"Embmap-Missing": {"schema": _STRING}},
+        "content": {JSON: {"schema": answer}, NPY: binary, ARROW: binary},
+    }
+
+
+def _text(summary: str) -> dict[str, Any]:
+    operation = _operation(summary, {}, errors=())
+    operation["responses"]["200"]["content"] = {"text/plain": {"schema": _STRING}}
+    return operation
+
+
+def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
+    options = {
+        "missing": {"enum": ["error", "null", "subwords"], "default": "error"},
+        "trajectories": {"type": "boolean", "default": False},
+    }
+    words = {"type": "array", "items": word, "maxItems": limits.words}
+    rows = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0},
+        "maxItems": limits.words,
+    }
+    return {
+        "oneOf": [
+            _closed({"words": words, **options}, ["words"]),
+            _closed({"rows": rows, **options}, ["rows"]),
+        ]
+    }
+
+
+def _similar(word: dict[str, Any], n: dict[str, Any]) -> dict[str, Any]:
+    options = {"n": n, "metric": {"enum": ["cosine", "dot", "euclidean"], "default": "cosine"}}
+    vector = {"type": "array", "items": {"type": "number"}}
+    return {
+        "oneOf": [
+            _closed({"word": word, **options}, ["word"]),
+            _closed({"vector": vector, **options}, ["vector"]),
+        ]
+    }
+
+
+def _looked_up() -> dict[str, Any]:
+    vector = {"anyOf": [_NUMBERS, {"type": "array", "items": _NUMBERS}, {"type": "null"}]}
+    facts = {"words": _list(_STRING), "rows": _list(_nullable("integer")), "vectors": _list(vector)}
+    return _closed(facts, ["rows", "vectors"])
+
+
+def _trajectory() -> dict[str, Any]:
+    facts = {
+        "word": _STRING,
+        "row": _INTEGER,
+        "to": _nullable("string"),
+        "values": _NUMBERS,
+        "vectors": _list(_NUMBERS),
+    }
+    return _closed(facts, ["word", "row", "to", "values"])
+
+
+def _models() -> dict[str, Any]:
+    model = _closed(
+        {
+            "name": _STRING,
+            "available": _BOOLEAN,
+            "format": {"enum": ["finalfusion", "dwe", "embd", "cvc"]},
+            "dim": _INTEGER,
+            "dtype": _STRING,
+            "count": _INTEGER,
+            "rows": _INTEGER,
+            "words": _BOOLEAN,
+            "vectors": _BOOLEAN,
+            "timesteps": _INTEGER,
+        },
+        ["name", "available"],
+    )
+    limits = {"type": "object", "additionalProperties": _INTEGER}
+    return _object({"models": _list(model), "limits": limits})
+
+
+def _neighbor() -> dict[str, Any]:
+    return _object({"row": _INTEGER, "word": _nullable("string"), "score": _nullable("number")})
+
+
+def _error() -> dict[str, Any]:
+    error = _object({"code": _STRING, "message": _STRING, "word": _STRING, "n_unknown": _INTEGER})
+    error["required"] = ["code", "message"]
+    return _object({"error": error})
+
+
+def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return _closed(properties, list(properties))
+
+
+def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _nullable(kind: str) -> dict[str, Any]:
+    return {"type": [kind, "null"]}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,117 @@
+"""What a request can be told is wrong with it: a status, a code for programs, a sentence.
+
+Messages never name a path of the server.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from embmap.errors import EmbmapError, FormatError, UnknownWordError
+
+__all__ = ["Problem", "problem_of"]
+
+
+class Problem(Exception):  # noqa: N818 (the word of RFC 9457)
+    """An answer that is an error.
+
+    Parameters
+    ----------
+    status : int
+        Of the response.
+    code : str
+        For programs.
+    message : str
+        For people.
+    headers : dict, optional
+        Further headers.
+    **facts : object
+        What else stands beside code and message.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: dict[str, str] | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(code)
+        self.status = status
+        self.headers = headers or {}
+        self._error = {"code": code, "message": message, **facts}
+
+    def body(self) -> bytes:
+        """Return the JSON of the response.
+
+        Returns
+        -------
+        bytes
+            ``{"error": {"code", "message", ...}}``.
+        """
+        return json.dumps({"error": self._error}).encode()
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Return what a request is told about an error.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised while answering it.
+
+    Returns
+    -------
+    Problem
+        500 for what nobody thought of.
+    """
+    match error:
+        case Problem():
+            return error
+        case UnknownWordError():
+            return unknown_word(error.word, error.n_unknown)
+        case FormatError():
+            return unavailable(f"the file is damaged or has changed: {error.message}")
+        case EmbmapError() | OSError():
+            return unavailable("the file cannot be read now")
+        case _:
+            return Problem(500, "internal", "the server failed to answer this; its log says where")
+
+
+def unavailable(message: str) -> Problem:
+    """Return the problem of a file that cannot be served now.
+
+    Parameters
+    ----------
+    message : str
+        Why not.
+
+    Returns
+    -------
+    Problem
+        Status 503.
+    """
+    return Problem(503, "model_unavailable", message, {"Retry-After": "1"})
+
+
+def unknown_word(word: str, n_unknown: int = 1) -> Problem:
+    """Return the problem of a word that has no vector.
+
+    Parameters
+    ----------
+    word : str
+        The word, or the first of them.
+    n_unknown : int
+        How many there are.
+
+    Returns
+    -------
+    Problem
+        Status 404.
+    """
+    more = "" if n_unknown == 1 else f" and {n_unknown - 1} more"
+    return Problem(
+        404, "unknown_word", f"no vector for {word!r}{more}", word=word, n_unknown=n_unknown
+    )

@@ -1,0 +1,225 @@
+"""Vectors as JSON, .npy or an Arrow stream: whichever a request accepts."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.serve.problems import Problem
+
+__all__ = [
+    "ARROW",
+    "JSON",
+    "NPY",
+    "Answer",
+    "as_numbers",
+    "chosen",
+    "json_answer",
+    "vectors_answer",
+]
+
+JSON = "application/json"
+NPY = "application/x-npy"
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+class Answer(NamedTuple):
+    """The body of a response.
+
+    Attributes
+    ----------
+    content : bytes
+        The body.
+    media_type : str
+        What it is.
+    n_vectors : int
+        How many vectors it holds.
+    headers : dict
+        Further headers.
+    """
+
+    content: bytes
+    media_type: str = JSON
+    n_vectors: int = 0
+    headers: dict[str, str] = {}  # noqa: RUF012 (nobody changes it)
+
+
+def chosen(accept: str | None, offered: Sequence[str]) -> str:
+    """Return the media type that a request likes best.
+
+    Parameters
+    ----------
+    accept : str or None
+        Its Accept header.
+    offered : sequence of str
+        What there is, the default first.
+
+    Returns
+    -------
+    str
+        One of those offered.
+
+    Raises
+    ------
+    Problem
+        406 when it accepts none of them.
+    """
+    if not accept or not accept.strip():
+        return offered[0]
+    likes = [_preference(accept, media_type) for media_type in offered]
+    best = max(likes)
+    if best <= 0:
+        raise Problem(406, "not_acceptable", f"this is offered as {', '.join(offered)}")
+    return offered[likes.index(best)]
+
+
+def _preference(accept: str, media_type: str) -> float:
+    """Return the q of the most specific range that a media type is in, 0 without one."""
+    found = (-1, 0.0)
+    for item in accept.split(","):
+        pattern, *parameters = (part.strip().lower() for part in item.split(";"))
+        ranks = {"*/*": 0, f"{media_type.partition('/')[0]}/*": 1, media_type: 2}
+        if pattern not in ranks:
+            continue
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    weight = min(max(float(parameter[2:]), 0.0), 1.0)
+                except ValueError:
+                    weight = 0.0
+        if not weight >= 0:
+            weight = 0.0
+        found = max(found, (ranks[pattern], weight))
+    return found[1]
+
+
+def json_answer(value: Any, n_vectors: int = 0) -> Answer:
+    """Return a value as JSON.
+
+    Parameters
+    ----------
+    value : object
+        What JSON can hold.
+    n_vectors : int
+        How many vectors are in it.
+
+    Returns
+    -------
+    Answer
+        UTF-8.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Answer(text.encode("utf-8", "replace"), JSON, n_vectors)
+
+
+def as_numbers(values: npt.NDArray[Any]) -> Any:
+    """Return an array as nested lists for JSON, null for numbers that are not finite.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Any shape.
+
+    Returns
+    -------
+    list
+        Of the same shape.
+    """
+    values = plain(values)
+    numbers = values.tolist()
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return numbers
+    if values.ndim == 1:
+        return [x if math.isfinite(x) else None for x in numbers]
+    return [as_numbers(part) for part in values]
+
+
+def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of a type that every reader knows: bfloat16 becomes float32.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Any shape.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same values.
+    """
+    return values if values.dtype.kind in "iuf" else values.astype(np.float32)
+
+
+def vectors_answer(
+    media_type: str, facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]
+) -> Answer:
+    """Return vectors as .npy or an Arrow stream.
+
+    Parameters
+    ----------
+    media_type : str
+        One of the two.
+    facts : dict
+        ``rows`` and perhaps ``words``: lists with one item for each vector.
+    vectors : numpy.ndarray
+        Shape (n, ...).
+    missing : sequence of int
+        Which of them are none.
+
+    Returns
+    -------
+    Answer
+        Missing vectors are zeros in .npy, and a header says which; null in Arrow.
+    """
+    vectors = plain(vectors)
+    n_vectors = len(vectors) - len(missing)
+    if media_type == NPY:
+        out = io.BytesIO()
+        np.save(out, vectors, allow_pickle=False)
+        headers = {"Embmap-Missing": ",".join(map(str, missing))} if missing else {}
+        return Answer(out.getvalue(), NPY, n_vectors, headers)
+    return Answer(_arrow(facts, vectors, missing), ARROW, n_vectors)
+
+
+def arrow_is_there() -> bool:
+    """Whether pyarrow is installed.
+
+    Returns
+    -------
+    bool
+        Looked up each time; Python remembers.
+    """
+    try:
+        import pyarrow  # type: ignore[import-untyped,unused-ignore] # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _arrow(facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]) -> bytes:
+    import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    nested = flat
+    for size in reversed(vectors.shape[1:]):
+        nested = pa.FixedSizeListArray.from_arrays(nested, size)
+    if missing:
+        chosen_rows = np.arange(len(vectors)).astype(object)
+        chosen_rows[list(missing)] = None
+        nested = nested.take(pa.array(chosen_rows.tolist(), pa.int64()))
+    columns = {}
+    if "words" in facts:
+        columns["word"] = pa.array(facts["words"], pa.string())
+    columns["row"] = pa.array(facts["rows"], pa.int64())
+    table = pa.table(columns | {"vector": nested})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

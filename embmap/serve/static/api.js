@@ -1,0 +1,112 @@
+// The server's answers. Failures are ApiError with the server's own code and message.
+
+export class ApiError extends Error {
+  constructor(status, code, message, word) {
+    super(message);
+    this.word = word; // the unknown one
+    this.status = status;
+    this.code = code;
+  }
+}
+
+const KEPT = 200;
+const KEPT_MS = 60_000; // a file may be replaced under a running server
+const answers = new Map();
+let token = sessionStorage.getItem("embmap-token");
+let askForToken = async () => null;
+let asking = null;
+
+export function onTokenNeeded(ask) {
+  askForToken = ask;
+}
+
+// One question at a time, however many requests were refused.
+function newToken(refused) {
+  asking ??= askForToken(refused).then((answer) => {
+    token = answer;
+    if (answer) sessionStorage.setItem("embmap-token", answer);
+    asking = null;
+  });
+  return asking;
+}
+
+async function request(path, body) {
+  for (;;) {
+    const sent = token;
+    const headers = {};
+    if (sent) headers.Authorization = `Bearer ${sent}`;
+    if (body) headers["Content-Type"] = "application/json";
+    let response;
+    try {
+      response = await fetch(path, { method: body ? "POST" : "GET", headers, body });
+    } catch {
+      throw new ApiError(0, "unreachable", "The server does not answer. Is it still running?");
+    }
+    if (response.status === 401) {
+      if (token === sent) await newToken(Boolean(sent));
+      if (!token) throw new ApiError(401, "unauthorized", "This server asks for a token.");
+      continue;
+    }
+    let data = null;
+    try {
+      data = await response.json();
+    } catch {
+      if (response.ok) throw new ApiError(0, "garbled", "The server's answer cannot be read.");
+    }
+    if (response.ok) return data;
+    const said = data?.error ?? {};
+    const message = said.message ?? `The server answered with status ${response.status}.`;
+    throw new ApiError(response.status, said.code ?? "error", message, said.word);
+  }
+}
+
+// Going back and forth asks the same again.
+function remembered(path, body) {
+  const key = body ? `${path} ${body}` : path;
+  const kept = answers.get(key);
+  if (kept && performance.now() - kept.asked < KEPT_MS) return kept.answer;
+  answers.delete(key);
+  if (answers.size >= KEPT) answers.delete(answers.keys().next().value);
+  const answer = request(path, body);
+  answers.set(key, { answer, asked: performance.now() });
+  answer.catch(() => answers.delete(key));
+  return answer;
+}
+
+const part = encodeURIComponent;
+const get = (file, path, query = {}) =>
+  remembered(`v1/${part(file)}/${path}?${new URLSearchParams(query)}`);
+const post = (file, path, body) => remembered(`v1/${part(file)}/${path}`, JSON.stringify(body));
+
+export const models = async () => (await request("v1/models")).models;
+export const complete = async (file, prefix, n = 8) =>
+  (await get(file, "complete", { prefix, n })).words;
+
+// One vector for each word; null for the unknown.
+export const lookup = async (file, words) =>
+  (await post(file, "lookup", { words, missing: "subwords" })).vectors;
+
+const MOST_NUMBERS = 4_000_000;
+const histories = new Map(); // one step after the other asks for much the same words
+
+// Of words over time, their vectors at one step.
+export async function lookupAt(file, words, t) {
+  const nameOf = (word) => JSON.stringify([file, word]);
+  const missing = words.filter((word) => !histories.has(nameOf(word)));
+  if (missing.length) {
+    const body = { words: missing, missing: "null", trajectories: true };
+    const { vectors } = await request(`v1/${part(file)}/lookup`, JSON.stringify(body));
+    missing.forEach((word, i) => histories.set(nameOf(word), vectors[i]));
+  }
+  const answer = words.map((word) => histories.get(nameOf(word))?.[t] ?? null);
+  const numbers = [...histories.values()].reduce((n, v) => n + (v ? v.length * v[0].length : 0), 0);
+  if (numbers > MOST_NUMBERS) histories.clear();
+  return answer;
+}
+
+export const similar = async (file, word, n) =>
+  (await post(file, "similar", { word, n })).neighbors;
+export const related = async (file, word, t, n) =>
+  (await get(file, `related/${part(word)}`, { t, n })).neighbors;
+export const trajectory = async (file, word, to) =>
+  (await get(file, `trajectory/${part(word)}`, to ? { to } : {})).values;
