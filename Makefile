@@ -41,7 +41,7 @@ bench-quick: .venv/test.installed
 	@echo created > $@
 
 .venv/demo.installed: .venv/created pyproject.toml
-	$(PIP_INSTALL) --editable ".[cli]"
+	$(PIP_INSTALL) --editable ".[serve]"
 	@echo installed > $@
 
 # The peers are compared with where they install; tests that need one say so when it is missing.

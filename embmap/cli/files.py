@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -35,9 +36,12 @@ from embmap.cli.output import (
     text_output,
 )
 from embmap.cli.over_time import dynamic_file, time_step
+from embmap.cli.serving import serve as serve_files
 from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
+
+_SLICES = "docstrings-slices.dwe"
 
 app = typer.Typer(
     help="Open embedding files without reading them.",
@@ -281,8 +285,24 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option(help="Keep the files here; a temporary folder by default.")
     ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Then open the files in a page on this machine.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page.")] = 8808,
 ) -> None:
     """Make a real embedding from this Python's docstrings and look words up in it."""
     from embmap.demo.tour import tour
 
-    tour(make_console(), folder)
+    with contextlib.ExitStack() as stack:
+        if folder is None and serve:
+            temporary = tempfile.TemporaryDirectory(prefix="embmap-demo-")
+            folder = Path(stack.enter_context(temporary))
+        tour(make_console(), folder)
+        if folder is not None and serve:
+            serve_files(
+                [str(folder / name) for name in ("docstrings-subwords.fifu", _SLICES)],
+                port=port,
+                vocab=[f"{Path(_SLICES).stem}={folder / Path(_SLICES).stem}.txt"],
+            )
+        elif not serve:
+            typer.echo("\nembmap demo --serve opens these files in a page.")
