@@ -225,12 +225,13 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and draw if asked to."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth")
-    parser.add_argument("--largest", type=int, default=WORDS[-1], help="the most words")
+    parser.add_argument("--largest", type=int, default=WORDS[-1], help="the most words; any number")
     parser.add_argument("--write", action="store_true", help="draw docs/growth.svg")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="embmap-growth-") as name:
         folder = Path(name)
-        curves = by_words(folder, [n for n in WORDS if n <= asked.largest])
+        sizes = sorted({*(n for n in WORDS if n < asked.largest), asked.largest})
+        curves = by_words(folder, sizes)
         curves += by_dimensions(folder) + by_groups(folder)
     for curve in curves:
         told = ", ".join(
