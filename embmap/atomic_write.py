@@ -11,11 +11,11 @@ import errno
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-__all__ = ["replacing", "spool_beside"]
+__all__ = ["refuse_overwriting", "replacing", "spool_beside"]
 
 
 @contextlib.contextmanager
@@ -64,6 +64,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.unlink()
         raise
     _sync_folder(target.parent)
+
+
+def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
+    """Raise ValueError when a file that is read would be written.
+
+    Parameters
+    ----------
+    written, read : sequence of pathlib.Path
+        The files.
+
+    Raises
+    ------
+    ValueError
+        When they share one, or the first two to be written are the same.
+    """
+    for target in written:
+        for source in read:
+            if target.exists() and source.exists() and target.samefile(source):
+                raise ValueError(f"{target} is read; name another file to write")
+    if len(written) > 1 and written[0] == written[1]:
+        raise ValueError(f"{written[0]} would be written twice; name another file")
 
 
 def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:

@@ -74,6 +74,11 @@ def test_the_command_prints_json_and_writes_a_page(tmp_path, capsys):
     for from_elsewhere in ("<script", "<link", "<img", "src=", "@import", "url(http"):
         assert from_elsewhere not in text
     assert run(["bench", str(path), "--quick", "--report", str(path)]) == 2
+    for nowhere in (tmp_path, tmp_path / "none" / "out.html"):
+        assert run(["bench", str(path), "--quick", "--report", str(nowhere)]) == 2
+    # A report that is there stays until there is a new one.
+    assert run(["bench", str(tmp_path / "none"), "--quick", "--report", str(page)]) == 2
+    assert page.read_text("utf-8") == text
     assert run(["bench", str(tmp_path / "none")]) == 2
 
 

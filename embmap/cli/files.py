@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 import embmap
-from embmap.atomic_write import replacing
+from embmap.atomic_write import refuse_overwriting, replacing
 from embmap.cli.options import (
     Backend,
     BackendOption,
@@ -37,7 +37,6 @@ from embmap.cli.output import (
 )
 from embmap.cli.over_time import dynamic_file, time_step
 from embmap.cli.serving import serve as serve_files
-from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 

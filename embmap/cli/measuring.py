@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import embmap
-from embmap.atomic_write import replacing
+from embmap.atomic_write import refuse_overwriting, replacing, spool_beside
 from embmap.cli.options import FileArgument, JsonOption, LayoutOption, VocabOption
 from embmap.cli.output import print_json, print_rows
-from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 
@@ -49,8 +48,9 @@ def bench(
         from embmap.bench.page import page  # it may be missing an extra: say so before measuring
 
         refuse_overwriting([report], [file, *([vocab] if vocab else [])])
-        with replacing(report) as out:  # a place that cannot be written: say so as well
-            out.write(b"measuring ...")
+        if report.is_dir():
+            raise typer.BadParameter(f"{report} is a folder; name a file for the report")
+        spool_beside(report).close()  # a place that cannot be written: say so as well
     with embmap.progress_bar() as step:
         result = measure(settings, step)
     where = machine()

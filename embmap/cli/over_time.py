@@ -10,7 +10,7 @@ import numpy.typing as npt
 import typer
 
 import embmap
-from embmap.atomic_write import replacing
+from embmap.atomic_write import refuse_overwriting, replacing
 from embmap.cli.options import (
     Backend,
     BackendOption,
@@ -20,7 +20,6 @@ from embmap.cli.options import (
     VocabOption,
 )
 from embmap.cli.output import as_numbers, complain, print_json, print_rows
-from embmap.conversion.arguments import refuse_overwriting
 
 __all__ = ["app"]
 
@@ -52,6 +51,8 @@ def trajectory(
     backend: BackendOption = Backend.MMAP,
 ) -> None:
     """Show how words move: their cosine with the first time step, or with another word."""
+    written = [target for target in (output, plot) if target is not None]
+    refuse_overwriting(written, [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
         dynamic = dynamic_file(opened)
         asked = [_word(dynamic, word) for word in words]
@@ -61,15 +62,11 @@ def trajectory(
         else:
             other = dynamic.trajectory(_word(dynamic, to))
             values, what = cosines(vectors, other[np.newaxis]), f"cosine with {to!r}"
-    for target, write in ((output, np.save), (plot, None)):
-        if target is None:
-            continue
-        refuse_overwriting([target], [file, *([vocab] if vocab else [])])
-        if write is not None:
-            with replacing(target) as binary:
-                write(binary, vectors)
-        else:
-            draw(target, words, values, what)
+    if output is not None:
+        with replacing(output) as binary:
+            np.save(binary, vectors)
+    if plot is not None:
+        draw(plot, words, values, what)
     if as_json:
         lines = {word: as_numbers(line) for word, line in zip(words, values, strict=True)}
         print_json({"what": what, "words": lines})

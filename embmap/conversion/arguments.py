@@ -17,7 +17,6 @@ __all__ = [
     "known_format",
     "listed_words",
     "output_format_of",
-    "refuse_overwriting",
 ]
 
 OUTPUT_FORMATS = (*TARGETS, "dwe")
@@ -95,27 +94,6 @@ def output_format_of(path: Path, format: str | None) -> str:
             f"{', '.join(OUTPUT_FORMATS)}"
         )
     return name
-
-
-def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
-    """Raise ValueError when a file that is read would be written.
-
-    Parameters
-    ----------
-    written, read : sequence of pathlib.Path
-        The files.
-
-    Raises
-    ------
-    ValueError
-        When they share one.
-    """
-    for target in written:
-        for source in read:
-            if target.exists() and source.exists() and target.samefile(source):
-                raise ValueError(f"{target} is read; name another file to write")
-    if len(written) > 1 and written[0] == written[1]:
-        raise ValueError(f"{written[0]} is where the words would go; name another file")
 
 
 def absolute(words: Words | None) -> Words | None:

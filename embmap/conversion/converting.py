@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.atomic_write import refuse_overwriting
 from embmap.codecs.product import Quantized
 from embmap.codecs.quantizer import quantize as quantize_rows
 from embmap.conversion.arguments import (
@@ -20,7 +21,6 @@ from embmap.conversion.arguments import (
     known_format,
     listed_words,
     output_format_of,
-    refuse_overwriting,
 )
 from embmap.conversion.explicit import explicit
 from embmap.conversion.over_time import write_steps
