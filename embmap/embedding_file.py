@@ -502,7 +502,7 @@ class EmbeddingFile(ABC):
                 verify_words(self._vocabulary, report, progress)
             report.error(str(error), getattr(error, "offset", None))
         try:
-            self._words.source.check_all()
+            self.check_index()
         except StaleIndexError as error:
             tell = report.error if self._words.source.required else report.warning
             tell(str(error))
@@ -512,6 +512,19 @@ class EmbeddingFile(ABC):
     @abstractmethod
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
         """Check what a format has besides words."""
+
+    def check_index(self) -> None:
+        """Check the whole index file that is used, if one is, against its checksums and the words.
+
+        Raises
+        ------
+        StaleIndexError
+            When it does not hold.
+        """
+        self._check_open()
+        if self._words.source.required:  # else the words would do without a table that is missing
+            self._indexed_vocabularies()
+        self._words.source.check_all()
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         """Return what an index file covers, in the order of its tables."""

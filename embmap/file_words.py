@@ -5,10 +5,11 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Sequence
+from typing import cast
 
 from embmap.errors import StaleIndexError
 from embmap.index_source import IndexChoice, IndexSource
-from embmap.mapping import BytesFile, MappedFile, open_mapped
+from embmap.mapping import Backend, BytesFile, MappedFile, open_mapped
 from embmap.records import Records
 from embmap.vocabulary import Vocabulary
 
@@ -59,7 +60,9 @@ def words_of(
             raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
         return Vocabulary(file, records, IndexSource(file, index))
     if given is not None:
-        return vocabulary_of(given, n_rows, format, backend=file.backend, index=index)
+        return vocabulary_of(
+            given, n_rows, format, backend=cast(Backend, file.backend), index=index
+        )
     if index not in ("auto", "memory"):
         raise StaleIndexError(f"{file.path} has no words that an index could be about")
     return None
@@ -70,7 +73,7 @@ def vocabulary_of(
     n: int,
     format: str,
     *,
-    backend: str = "mmap",
+    backend: Backend = "mmap",
     index: IndexChoice = "auto",
 ) -> Vocabulary:
     """Return the vocabulary for a file that carries none.
@@ -83,7 +86,7 @@ def vocabulary_of(
         How many words there have to be.
     format : str
         Name of the format that needs them, for errors.
-    backend : {"mmap", "read"}
+    backend : {"mmap", "read", "cached"}
         How to read the text file.
     index : str or path-like
         Where an index over the text file comes from; see :func:`embmap.open`.
@@ -105,7 +108,7 @@ def vocabulary_of(
         When an index is required and does not match.
     """
     if isinstance(words, str | os.PathLike):
-        lines = open_mapped(words, backend="read" if backend == "read" else "mmap")
+        lines = open_mapped(words, backend=backend)
         head = lines.read(0, min(lines.nbytes, 1 << 16))
         start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         crlf = head[: head.find(b"\n") + 1].endswith(b"\r\n")

@@ -68,6 +68,8 @@ class IndexFile:
         The index file.
     data : MappedFile
         The file whose words it indexes.
+    backend : {"mmap", "read", "cached"}
+        How the index is read.
 
     Raises
     ------
@@ -75,12 +77,15 @@ class IndexFile:
         When it is missing, damaged, or of another version.
     """
 
-    def __init__(self, path: str | os.PathLike[str], data: MappedFile) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], data: MappedFile, backend: Backend = "mmap"
+    ) -> None:
         self.path = Path(os.fsdecode(path))
         self._data = data
         try:
-            backend: Backend = "read" if data.backend == "read" else "mmap"
             self._file = open_mapped(path, backend=backend)
+        except BlockingIOError:
+            raise
         except (OSError, EmbmapError) as error:
             raise StaleIndexError(f"{self.path}: cannot be opened: {error}") from error
         self._tables = self._parse()

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from embmap.errors import StaleIndexError, StaleIndexWarning
 from embmap.index_file import SUFFIX, IndexFile
-from embmap.mapping import MappedFile
+from embmap.mapping import Backend, MappedFile
 from embmap.process_lock import ProcessLock
 from embmap.records import Records
 from embmap.word_index import WordIndex
@@ -50,7 +50,13 @@ class IndexSource:
                 self.path = Path(os.fsdecode(choice)).absolute()
             if self.path is None:
                 raise StaleIndexError("words in memory have no index file")
-            self._index_file = IndexFile(self.path, file)
+            self._index_file = self._open(mapped=choice != "require")
+
+    def _open(self, *, mapped: bool = False) -> IndexFile:
+        """Open the index as the data is read, or mapped: one that the caller named is his."""
+        backend = self._file.backend if self._file.backend in ("read", "cached") else "mmap"
+        path = cast(Path, self.path)
+        return IndexFile(path, self._file, "mmap" if mapped else cast(Backend, backend))
 
     def existing_path(self) -> str | None:
         """Return the index file there is, whether or not it has been looked into.
@@ -90,7 +96,7 @@ class IndexSource:
                 self._pending = False
                 if self.existing_path() is not None:
                     try:
-                        self._index_file = IndexFile(cast(Path, self.path), self._file)
+                        self._index_file = self._open()
                     except StaleIndexError as error:
                         self.ignore(error)
         if self._index_file is None:
@@ -129,7 +135,7 @@ class IndexSource:
         """
         index_file = self._index_file
         if index_file is None and self._automatic and self.existing_path() is not None:
-            index_file = IndexFile(cast(Path, self.path), self._file)
+            index_file = self._open()
         if index_file is not None:
             index_file.check_all()
 

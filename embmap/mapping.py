@@ -3,8 +3,9 @@
 A :class:`MappedFile` hands out typed read-only arrays over parts of a file. Offsets and sizes are
 checked in Python ints before numpy sees them, so no product can wrap and no view can leave the
 file. The ``mmap`` back end hands out zero-copy views over one memory map; the ``read`` back end
-serves the same interface with positional reads, which survive a file that shrinks. Neither is
-closed under a live view: the resources go when the last object that uses them goes.
+serves the same interface with positional reads, which survive a file that shrinks; the ``cached``
+back end reads too, but never waits for a disk. None is closed under a live view: the resources go
+when the last object that uses them goes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import mmap
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,9 +28,9 @@ from embmap.errors import TruncatedError, UnsupportedError
 
 __all__ = ["Access", "Backend", "BytesFile", "Fetch", "MappedFile", "open_mapped"]
 
-Backend = Literal["mmap", "read"]
+Backend = Literal["mmap", "read", "cached"]
 Access = Literal["normal", "random", "sequential", "willneed"]
-BACKENDS: tuple[Backend, ...] = ("mmap", "read")
+BACKENDS: tuple[Backend, ...] = ("mmap", "read", "cached")
 ACCESSES: tuple[Access, ...] = ("normal", "random", "sequential", "willneed")
 
 
@@ -52,7 +54,7 @@ class MappedFile(ABC):
     mtime_ns : int
         Its modification time when it was opened, in nanoseconds since the epoch.
     backend : str
-        "mmap", "read" or "bytes".
+        "mmap", "read", "cached" or "bytes".
     fetch : Fetch
         ``fetch[start:stop]`` returns bytes without checks, for look-ups that count nanoseconds.
     """
@@ -274,11 +276,15 @@ class PositionalReads(MappedFile):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._reader = _PositionalFetch(path)
+        self._reader = self._reader_of(path)
         status = os.fstat(self._reader.descriptor)
         self.nbytes = status.st_size
         self.mtime_ns = status.st_mtime_ns
         self.fetch = self._reader
+
+    @staticmethod
+    def _reader_of(path: Path) -> _PositionalFetch:
+        return _PositionalFetch(path)
 
     @property
     def zero_copy(self) -> bool:
@@ -287,6 +293,16 @@ class PositionalReads(MappedFile):
     def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         nbytes = math.prod(shape) * dtype.itemsize
         return np.frombuffer(self.fetch[offset : offset + nbytes], dtype).reshape(shape)
+
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        descriptor, sizes = self._reader.descriptor, nbytes.tolist()
+        # A call for each range and nothing else: what is short is found out at the end.
+        data = b"".join(map(_pread, repeat(descriptor), sizes, offsets.tolist()))
+        if len(data) == sum(sizes):
+            return np.frombuffer(data, np.uint8)
+        return super().gather(offsets, nbytes)
 
     def current_nbytes(self) -> int:
         return os.fstat(self._reader.descriptor).st_size
@@ -334,6 +350,74 @@ class _PositionalFetch:
         return b"".join(parts)
 
 
+class CachedReads(PositionalReads):
+    """A file read by position, but only what the system has in memory.
+
+    What would have to wait for a disk raises BlockingIOError instead: for event loops, which then
+    leave the reading to a thread.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the operating system, or the file's, cannot tell.
+    """
+
+    backend = "cached"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self.fetch[0 : min(self.nbytes, 1)]
+        except BlockingIOError:
+            pass  # it can tell
+        except OSError as error:
+            raise UnsupportedError(
+                f"this file system cannot tell what is in memory: {error.strerror}", path=path
+            ) from None
+
+    @staticmethod
+    def _reader_of(path: Path) -> _PositionalFetch:
+        if not hasattr(os, "RWF_NOWAIT"):
+            raise UnsupportedError("only Linux can tell what of a file is in memory", path=path)
+        return _CachedFetch(path)
+
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        ends = nbytes.cumsum().tolist()
+        data = bytearray(ends[-1] if ends else 0)
+        view, descriptor = memoryview(data), self._reader.descriptor
+        parts = [(view[begin:end],) for begin, end in zip([0, *ends], ends, strict=False)]
+        places = offsets.tolist()
+        found = map(os.preadv, repeat(descriptor), parts, places, repeat(os.RWF_NOWAIT))
+        if sum(found) == len(data):
+            return np.frombuffer(data, np.uint8)
+        return MappedFile.gather(self, offsets, nbytes)
+
+
+class _CachedFetch(_PositionalFetch):
+    """``fetch[start:stop]`` by preadv2(2) with RWF_NOWAIT."""
+
+    __slots__ = ()
+
+    def __getitem__(self, item: slice, /) -> bytes:
+        start, stop = item.start, min(item.stop, self._nbytes)
+        if stop <= start:
+            return b""
+        data = bytearray(stop - start)
+        found = os.preadv(self.descriptor, (data,), start, os.RWF_NOWAIT)
+        if found == len(data):
+            return bytes(data)
+        if start + found >= os.fstat(self.descriptor).st_size:
+            return super().__getitem__(item)  # which raises: the file shrank
+        raise BlockingIOError(errno.EAGAIN, "not in memory", os.fspath(self._path))
+
+
 if hasattr(os, "pread"):
     _pread = os.pread
 else:  # Windows: a descriptor has one position, so only one thread at a time may move it
@@ -379,6 +463,13 @@ class BytesFile(MappedFile):
         pass
 
 
+_CLASSES: dict[Backend, Callable[[Path], MappedFile]] = {
+    "mmap": MemoryMap,
+    "read": PositionalReads,
+    "cached": CachedReads,
+}
+
+
 def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the numbers in many ranges, end to end.
 
@@ -412,8 +503,8 @@ def open_mapped(
     ----------
     path : path-like
         A regular file.
-    backend : {"mmap", "read"}
-        Map the file, or read the parts that are asked for.
+    backend : {"mmap", "read", "cached"}
+        Map the file, read the parts that are asked for, or read them only if they are in memory.
     access : {"normal", "random", "sequential", "willneed"}
         How it will be read: advice to the operating system's read-ahead.
 
@@ -427,7 +518,7 @@ def open_mapped(
     OSError
         When it does not exist, is a folder, or may not be read.
     UnsupportedError
-        When it is a pipe, socket or device.
+        When it is a pipe, socket or device, or its system knows no "cached".
     ValueError
         For an unknown `backend` or `access`.
     """
@@ -442,7 +533,7 @@ def open_mapped(
         raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
     if not stat.S_ISREG(mode):
         raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
-    file: MappedFile = MemoryMap(location) if backend == "mmap" else PositionalReads(location)
+    file = _CLASSES[backend](location)
     if access != "normal":
         file.advise(access)
     return file

@@ -105,6 +105,11 @@ class Matrix(ABC):
         """
 
     @property
+    def random_access(self) -> bool:
+        """Whether a row is decoded from its own bytes alone, and not with a whole chunk."""
+        return True
+
+    @property
     def ndim(self) -> int:
         """Always 2."""
         return 2

@@ -63,14 +63,16 @@ def open(
         Its format; by default the bytes decide, and never the name.
     layout : str, optional
         A dialect of the format, where the bytes allow two.
-    backend : {"mmap", "read"}
-        Map the file, or read the parts that are asked for: the same bytes as copies, for network
-        disks and for files that may be truncated by others.
+    backend : {"mmap", "read", "cached"}
+        Map the file; or read the parts that are asked for: the same bytes as copies, for network
+        disks and for files that may be truncated by others; or read them only as far as the system
+        has them in memory, and raise BlockingIOError for the rest, for event loops (on Linux).
     access : {"normal", "random", "sequential", "willneed"}
         How it will be read: advice to the operating system.
     index : {"auto", "memory", "require"} or path-like
         "auto" uses FILE.embx if it matches and else builds an index in memory once it pays;
-        "memory" does not look for one; "require" and a path insist on it.
+        "memory" does not look for one; "require" and a path insist on it. FILE.embx is read as the
+        file is; one that is named by its path is mapped.
     vocab : path-like or sequence of str, optional
         Words for a file that carries none: a text file with one word per line, or the words.
 

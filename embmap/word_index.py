@@ -244,7 +244,8 @@ class WordIndex:
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
         slots = (hashes & np.uint64(self._mask)).view(np.int64)
         lengths = np.fromiter(map(len, encoded), np.int64, n)
-        letters = np.frombuffer(joined, np.uint8)
+        # Room for a length before each word, so that whole records can be compared.
+        letters = np.frombuffer(bytes(self.records.prefix) + joined, np.uint8)
         places = (lengths + 1).cumsum() - (lengths + 1)
         asked = np.arange(n)
         while asked.size:
@@ -263,7 +264,10 @@ class WordIndex:
         places: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Compare the words of rows with words given by place and length, byte for byte."""
+        """Compare the words of rows with words given by place and length, byte for byte.
+
+        A place is where the length before a word would start; what stands there is never read.
+        """
         prefix, suffix = self.records.prefix, self.records.suffix
         equal = rows < self.records.n  # not so only in a damaged index
         rows = np.where(equal, rows, 0)
@@ -271,18 +275,22 @@ class WordIndex:
         ends = self.starts[rows + 1].astype(np.int64) + (self.records.offset - suffix)
         equal &= ends - begins == lengths
         equal &= ends <= self.records.limit
+        if prefix:
+            equal &= lengths < 1 << 8 * prefix
         same = np.flatnonzero(equal)
         begins, lengths = begins[same], lengths[same]
-        stored = self._file.gather(begins, lengths) == letters[ragged(places[same], lengths)]
-        # An empty word has no letters to differ; reduceat cannot see empty ranges.
-        firsts = np.minimum(lengths.cumsum() - lengths, max(stored.size - 1, 0))
-        matches = lengths == 0
-        if stored.size:
-            matches |= np.logical_and.reduceat(stored, firsts)
+        sizes = lengths + prefix
+        firsts = sizes.cumsum() - sizes
+        wanted = letters[ragged(places[same], sizes)]
         if prefix:
             # The length stands before the word, so that no part of another record can match.
-            heads = self._file.gather(begins - prefix, np.full(same.size, prefix))
-            matches &= heads.view(f"<u{prefix}") == lengths
+            heads = lengths.astype(f"<u{prefix}").view(np.uint8).reshape(-1, prefix)
+            wanted[firsts[:, np.newaxis] + np.arange(prefix)] = heads
+        alike = self._file.gather(begins - prefix, sizes) == wanted
+        # An empty line has no letters to differ; reduceat cannot see empty ranges.
+        matches = sizes == 0
+        if alike.size:
+            matches |= np.logical_and.reduceat(alike, np.minimum(firsts, alike.size - 1))
         equal[same] = matches
         return equal
 

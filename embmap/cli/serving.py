@@ -39,14 +39,9 @@ def serve(
 ) -> None:
     """Serve files over HTTP; the page at / shows them."""
     try:
-        import starlette
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            "serving needs starlette and uvicorn: pip install 'embmap[serve]'"
-        ) from None
-    del starlette
-    from embmap.serve.running import run
+        from embmap.serve.running import run
+    except ImportError as error:
+        raise ImportError(f"serving needs {error.name}: pip install 'embmap[serve]'") from None
     from embmap.serve.settings import Settings, model_sources
 
     if backend is Backend.MMAP:

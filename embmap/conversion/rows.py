@@ -48,6 +48,10 @@ class Streamed(Matrix):
                 start = int(rows[first])
                 out[first:last] = self._span(start, start + last - first)
 
+    @property
+    def random_access(self) -> bool:
+        return False
+
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         """Do nothing: rows are read in order anyway.
 

@@ -33,6 +33,7 @@ from embmap.similarity import Neighbor
 __all__ = ["Call", "analogy", "complete", "lookup", "related", "similar", "trajectory", "vectors"]
 
 METRICS = ("cosine", "dot", "euclidean")
+_QUICK_NBYTES = 1 << 19  # of vectors: less time than a thread takes to wake up
 MISSING = ("error", "null", "subwords")
 
 
@@ -43,11 +44,13 @@ class Call:
     Attributes
     ----------
     version : Version
-        The open file.
+        The file as it is now.
+    file : EmbeddingFile
+        It, open; or opened to be read from memory only, where others wait for the answer.
     fields : Fields
         What the request says.
     word : str or None
-        The word in its path.
+        The word in its path, if that has one.
     accept : str or None
         The media types it accepts.
     limits : Limits
@@ -55,24 +58,38 @@ class Call:
     """
 
     version: Version
+    file: EmbeddingFile
     fields: Fields
     word: str | None
     accept: str | None
     limits: Limits
 
-    @property
-    def file(self) -> EmbeddingFile:
-        """The open file."""
-        return self.version.file
+    def check_quick(self, *, quick: bool) -> None:
+        """Leave what takes long to a thread.
+
+        Parameters
+        ----------
+        quick : bool
+            Whether what follows takes about a millisecond.
+
+        Raises
+        ------
+        BlockingIOError
+            When it does not, and others wait.
+        """
+        if not quick and self.file is self.version.cached:
+            raise BlockingIOError
 
     def path_word(self) -> str:
-        """Return the word in the path.
+        """Return the word in the path, or in the query: "." and ".." cannot stand in a path.
 
         Returns
         -------
         str
             Checked.
         """
+        if self.word is None:
+            return self.fields.word("word")
         return checked_word(self.word, self.limits)
 
     def media_type(self, *, many: bool = True) -> str:
@@ -111,15 +128,16 @@ def vectors(call: Call) -> Answer:
     call.fields.check_rest()
     check_words(call.file)
     check_vectors(call.file)
-    rows = call.file.find([word])
-    found = call.file.batch([word])
-    row = int(rows[0]) if rows[0] >= 0 else None
+    row = int(call.file.find([word])[0])
+    found = check_vectors(call.file).row(row) if row >= 0 else call.file.batch([word])[0]
+    known = row if row >= 0 else None
     if media_type == NPY:
-        answer = vectors_answer(NPY, {}, found[0], ())
+        answer = vectors_answer(NPY, {}, found, ())
         return answer._replace(n_vectors=1)
     if media_type == ARROW:
-        return vectors_answer(ARROW, {"words": [word], "rows": [row]}, found, ())
-    return json_answer({"word": word, "row": row, "vector": as_numbers(found[0])}, 1)
+        facts = {"words": [word], "rows": [known]}
+        return vectors_answer(ARROW, facts, found[np.newaxis], ())
+    return json_answer({"word": word, "row": known, "vector": as_numbers(found)}, 1)
 
 
 def lookup(call: Call) -> Answer:
@@ -151,7 +169,8 @@ def lookup(call: Call) -> Answer:
     media_type = call.media_type()
     check_vectors(file)
     dynamic = dynamic_file(file) if over_time else None
-    check_size(call, len(asked if words is None else words), dynamic)
+    nbytes = check_size(call, len(asked if words is None else words), dynamic)
+    call.check_quick(quick=nbytes <= _QUICK_NBYTES and missing != "subwords")
     if words is None:
         rows = existing(asked, file)
     else:
@@ -163,8 +182,10 @@ def lookup(call: Call) -> Answer:
     if media_type != JSON:
         return vectors_answer(media_type, facts, found, absent)
     facts["vectors"] = as_numbers(found)
-    for i in absent:
-        facts["vectors"][i] = None
+    if absent:
+        facts["vectors"] = list(facts["vectors"])
+        for i in absent:
+            facts["vectors"][i] = None
     return json_answer(facts, int(known.sum()))
 
 
@@ -411,7 +432,7 @@ def check_vectors(file: EmbeddingFile) -> Any:
     return file.vectors
 
 
-def check_size(call: Call, n: int, dynamic: DweFile | None) -> None:
+def check_size(call: Call, n: int, dynamic: DweFile | None) -> int:
     """Refuse an answer that would be too large.
 
     Parameters
@@ -422,11 +443,17 @@ def check_size(call: Call, n: int, dynamic: DweFile | None) -> None:
         How many vectors or trajectories.
     dynamic : DweFile or None
         The file, where they are trajectories.
+
+    Returns
+    -------
+    int
+        The bytes of its vectors.
     """
     steps = 1 if dynamic is None else dynamic.num_timesteps
     nbytes = n * steps * call.file.dim * max(call.file.dtype.itemsize, 4)
     if nbytes > call.limits.answer_nbytes:
         refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
+    return nbytes
 
 
 def dynamic_file(file: EmbeddingFile) -> DweFile:

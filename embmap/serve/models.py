@@ -1,17 +1,25 @@
-"""The files a server serves: opened when first asked for, and again when they change on disk."""
+"""The files a server serves: opened when first asked for, and again when they change on disk.
+
+Each is open twice where the system allows it: as it is served to threads, which may wait for a
+disk, and to be read only from memory, for the event loop, which must not.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import embmap
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import EmbmapError
+from embmap.errors import EmbmapError, UnsupportedError
+from embmap.index_source import IndexChoice
 from embmap.mapping import Backend
 from embmap.serve.completion import Completion
+from embmap.serve.indexes import IndexFolder
 from embmap.serve.problems import Problem, unavailable
 from embmap.serve.settings import ModelSource, Settings
 
@@ -19,6 +27,7 @@ __all__ = ["Model", "Models", "Version"]
 
 Signature = tuple[tuple[int, int, int, int], ...]
 _FAILED_FOR = 0.5  # seconds until a file that could not be opened is tried again
+_PATIENCE = 5.0  # seconds that a request waits for a file to be opened and its words indexed
 
 
 class Version:
@@ -28,21 +37,42 @@ class Version:
     ----------
     file : EmbeddingFile
         The open file.
+    cached : EmbeddingFile or None
+        The same file, opened to be read only as far as it is in memory.
     signature : tuple
         Inode, size and time of it and of its words, as they were.
 
     Attributes
     ----------
-    file : EmbeddingFile
-        The open file.
+    file, cached : EmbeddingFile
+        As given.
     completion : Completion
         Its words by their beginnings.
     """
 
-    def __init__(self, file: EmbeddingFile, signature: Signature) -> None:
+    def __init__(
+        self, file: EmbeddingFile, cached: EmbeddingFile | None, signature: Signature
+    ) -> None:
         self.file = file
+        self.cached = cached
         self.signature = signature
         self.completion = Completion(file.vocab)
+
+
+class _Opening:
+    """A version that a thread is opening."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.done = threading.Event()
+        self.version: Version | None = None
+        self.problem: Problem | None = None
+        self.ended = 0.0
+
+    def is_of(self, signature: Signature) -> bool:
+        """Whether it still says how a file with this signature is to be opened."""
+        failed = self.problem is not None and time.monotonic() - self.ended > _FAILED_FOR
+        return self.signature == signature and not failed
 
 
 class Model:
@@ -54,20 +84,34 @@ class Model:
         Which file.
     backend : {"mmap", "read"}
         How it is read.
+    folder : path-like, optional
+        Where its index is kept for all workers; without it each has its own.
     """
 
-    def __init__(self, source: ModelSource, backend: Backend) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        backend: Backend,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.name = source.name
         self._path = source.path
         self._vocab = source.vocab
         self._paths = [path for path in (source.path, source.vocab) if path is not None]
         self._backend = backend
         self._lock = threading.Lock()
-        self._version: Version | None = None
-        self._failed: tuple[Signature, float, str] | None = None
+        self._opening: _Opening | None = None
+        self._indexes = None if folder is None else IndexFolder(folder, self.name, self.open)
 
-    def open(self) -> EmbeddingFile:
+    def open(self, index: IndexChoice = "auto", backend: Backend | None = None) -> EmbeddingFile:
         """Open the file.
+
+        Parameters
+        ----------
+        index : str or path-like
+            Where its index comes from, as for :func:`embmap.open`.
+        backend : str, optional
+            How it is read, if not as all are.
 
         Returns
         -------
@@ -79,10 +123,28 @@ class Model:
         EmbmapError, OSError, ValueError
             When it cannot be.
         """
-        return embmap.open(self._path, backend=self._backend, vocab=self._vocab)
+        backend = backend or self._backend
+        return embmap.open(self._path, backend=backend, index=index, vocab=self._vocab)
+
+    def ready(self) -> Version | None:
+        """Return the file as it is on disk now if that has been opened.
+
+        Returns
+        -------
+        Version or None
+            Never waits for anything.
+
+        Raises
+        ------
+        Problem
+            503 when the file is not there.
+        """
+        opening = self._opening
+        version = None if opening is None else opening.version
+        return version if version is not None and version.signature == self._signature() else None
 
     def current(self) -> Version:
-        """Return the file as it is on disk now.
+        """Return the file as it is on disk now, opening it if need be.
 
         A request that began with an earlier version keeps it: replaced files live on until then.
 
@@ -94,31 +156,50 @@ class Model:
         Raises
         ------
         Problem
-            503 when it cannot be opened.
+            503 when it cannot be opened, or its index takes long to build.
         """
         signature = self._signature()
-        version = self._version
-        if version is not None and version.signature == signature:
-            return version
         with self._lock:
-            version = self._version
-            if version is not None and version.signature == signature:
-                return version
-            self._version = None
-            failed = self._failed
-            if failed and failed[0] == signature and time.monotonic() - failed[1] < _FAILED_FOR:
-                raise unavailable(failed[2])
-            try:
-                version = Version(self.open(), signature)
-            except (EmbmapError, OSError, ValueError) as error:
-                reason = getattr(error, "message", None) or type(error).__name__
-                told = f"the file cannot be opened: {reason}"
-                self._failed = (signature, time.monotonic(), told)
-                raise unavailable(told) from None
+            opening = self._opening
+            if opening is None or not opening.is_of(signature):
+                opening = self._opening = _Opening(signature)
+                # A thread of its own: those of the pool are for other files meanwhile.
+                threading.Thread(target=self._open_version, args=(opening,), daemon=True).start()
+        if not opening.done.wait(_PATIENCE):
+            raise unavailable("its words are being indexed; ask again")
+        if opening.version is None:
+            raise opening.problem or unavailable("the file cannot be opened")
+        return opening.version
+
+    def _open_version(self, opening: _Opening) -> None:
+        signature = opening.signature
+        try:
+            index: IndexChoice = "auto"
+            if self._indexes is not None:
+                index = self._indexes.path_for(_label(signature)) or index
+            file = self.open(index)
+            # Without an index of the server's words would be indexed while others wait.
+            quick = index != "auto" or not file.vocab
+            version = Version(file, self._cached(index) if quick else None, signature)
             if self._signature() != signature:
                 raise unavailable("the file is being written")
-            self._version = version
-            return version
+            opening.version = version
+        except Problem as problem:
+            opening.problem = problem
+        except (EmbmapError, OSError, ValueError) as error:
+            reason = getattr(error, "message", None) or type(error).__name__
+            opening.problem = unavailable(f"the file cannot be opened: {reason}")
+        finally:
+            opening.ended = time.monotonic()
+            opening.done.set()
+
+    def _cached(self, index: IndexChoice) -> EmbeddingFile | None:
+        """Open the file to be read only from memory, if a row costs microseconds then."""
+        try:
+            file = self.open(index, "cached")
+        except (UnsupportedError, BlockingIOError):
+            return None
+        return file if file.vectors is not None and file.vectors.random_access else None
 
     def check_unchanged(self, version: Version) -> None:
         """Raise unless what was read from a version can be trusted.
@@ -189,7 +270,12 @@ class Models:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._models = {each.name: Model(each, settings.backend) for each in settings.models}
+        self._models = {}
+        for number, each in enumerate(settings.models):
+            folder = None
+            if settings.folder is not None:
+                folder = Path(settings.folder) / f"index-{number}"
+            self._models[each.name] = Model(each, settings.backend, folder)
 
     def __getitem__(self, name: str) -> Model:
         """Return a model, or raise the problem of a name that nothing has."""
@@ -207,3 +293,8 @@ class Models:
             In the order they were given.
         """
         return [model.facts() for model in self._models.values()]
+
+
+def _label(signature: Signature) -> str:
+    """Return a name for a signature that can be part of a file's name."""
+    return hashlib.sha256(repr(signature).encode()).hexdigest()[:16]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
-import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from embmap.serve.problems import Problem
 
@@ -106,7 +106,8 @@ def json_answer(value: Any, n_vectors: int = 0) -> Answer:
     Parameters
     ----------
     value : object
-        What JSON can hold.
+        What JSON can hold, and arrays that :func:`as_numbers` gave. Numbers that are not finite
+        become null; a float32 is written with the fewest digits that tell it from any other.
     n_vectors : int
         How many vectors are in it.
 
@@ -115,12 +116,11 @@ def json_answer(value: Any, n_vectors: int = 0) -> Answer:
     Answer
         UTF-8.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Answer(text.encode("utf-8", "replace"), JSON, n_vectors)
+    return Answer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), JSON, n_vectors)
 
 
-def as_numbers(values: npt.NDArray[Any]) -> Any:
-    """Return an array as nested lists for JSON, null for numbers that are not finite.
+def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array as :func:`json_answer` takes it.
 
     Parameters
     ----------
@@ -129,16 +129,11 @@ def as_numbers(values: npt.NDArray[Any]) -> Any:
 
     Returns
     -------
-    list
-        Of the same shape.
+    numpy.ndarray
+        The same values in one piece, in the byte order of this machine.
     """
     values = plain(values)
-    numbers = values.tolist()
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return numbers
-    if values.ndim == 1:
-        return [x if math.isfinite(x) else None for x in numbers]
-    return [as_numbers(part) for part in values]
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -181,11 +176,19 @@ def vectors_answer(
     vectors = plain(vectors)
     n_vectors = len(vectors) - len(missing)
     if media_type == NPY:
-        out = io.BytesIO()
-        np.save(out, vectors, allow_pickle=False)
+        vectors = np.ascontiguousarray(vectors)
+        content = b"".join((_npy_header(vectors.dtype.str, vectors.shape), vectors.data))
         headers = {"Embmap-Missing": ",".join(map(str, missing))} if missing else {}
-        return Answer(out.getvalue(), NPY, n_vectors, headers)
+        return Answer(content, NPY, n_vectors, headers)
     return Answer(_arrow(facts, vectors, missing), ARROW, n_vectors)
+
+
+@lru_cache(64)
+def _npy_header(kind: str, shape: tuple[int, ...]) -> bytes:
+    out = io.BytesIO()
+    facts = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, facts)
+    return out.getvalue()
 
 
 def arrow_is_there() -> bool:

@@ -17,6 +17,7 @@ from uvicorn.supervisors import Multiprocess
 
 from embmap.serve.application import SETTINGS
 from embmap.serve.models import Model
+from embmap.serve.protocol import BoundedHttp
 from embmap.serve.settings import Settings, read_token
 
 __all__ = ["run"]
@@ -49,8 +50,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     folder = tempfile.mkdtemp(prefix="embmap-serve-")
     try:
         told = Path(folder) / "settings.json"
-        several = settings.workers > 1
-        told.write_text(replace(settings, metrics_folder=folder if several else None).to_json())
+        told.write_text(replace(settings, folder=folder).to_json())
         os.environ[SETTINGS] = str(told)
         with listening:
             port = listening.getsockname()[1]
@@ -68,7 +68,7 @@ def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]
         workers=settings.workers,
         log_level="error",
         access_log=False,
-        http="h11",
+        http=BoundedHttp,
         ws="none",
         lifespan="on",
         proxy_headers=False,

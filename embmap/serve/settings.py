@@ -58,6 +58,17 @@ class Limits:
     body_seconds: float = 10.0
     connections: int = 512
 
+    def told(self) -> dict[str, int]:
+        """Return those that a client has to know.
+
+        Returns
+        -------
+        dict
+            By name.
+        """
+        names = ("words", "word_nbytes", "body_nbytes", "answer_nbytes", "neighbors")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -96,8 +107,8 @@ class Settings:
         Holds the token that requests have to bring.
     backend : {"mmap", "read"}
         How the files are read.
-    metrics_folder : str or None
-        Where the workers' counts are added up; None for one worker.
+    folder : str or None
+        The server's own, where its workers find what they share: indexes and counts.
     limits : Limits
         What is refused.
     """
@@ -108,7 +119,7 @@ class Settings:
     workers: int = 1
     token_file: str | None = None
     backend: Backend = "read"
-    metrics_folder: str | None = None
+    folder: str | None = None
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> str:

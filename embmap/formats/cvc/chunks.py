@@ -183,6 +183,10 @@ class ChunkedMatrix(Matrix):
     def zero_copy(self) -> bool:
         return False
 
+    @property
+    def random_access(self) -> bool:
+        return all(part.compression != "lossless" for part in self._parts)
+
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         chosen = range(len(self._parts))
         if rows is not None:
@@ -312,12 +316,18 @@ class ChunkedMatrix(Matrix):
     def _rows_of_chunk(self, number: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Decode sorted rows of one chunk."""
         part, columns = self._parts[number], self.shape[1]
-        if part.compression == "lossless" or not self._file.zero_copy:
+        if part.compression == "lossless":
             out = np.empty((rows.size, columns), self.dtype)
             for i, row in enumerate(rows.tolist()):
                 self.decode_rows(number, row, row + 1, out[i : i + 1])
             return out
-        stored = self._stored_rows(number, 0, self._chunks[number].rows)[rows]
+        if self._file.zero_copy:
+            stored = self._stored_rows(number, 0, self._chunks[number].rows)[rows]
+        else:
+            kind = self._kinds[part.compression]
+            sizes = np.full(rows.size, columns * kind.itemsize)
+            data = self._file.gather(part.offset + rows * (columns * kind.itemsize), sizes)
+            stored = data.view(kind).reshape(rows.size, columns)
         if part.compression == "fp16":
             return decode_half(stored)
         if part.compression == "int8":

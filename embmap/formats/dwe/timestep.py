@@ -45,6 +45,10 @@ class Timestep(Matrix):
     def zero_copy(self) -> bool:
         return False
 
+    @property
+    def random_access(self) -> bool:
+        return False
+
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         layout, file = self._groups.layout, self._groups.file
         if rows is None:

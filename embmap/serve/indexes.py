@@ -1,0 +1,114 @@
+"""Word indexes that all workers of a server map.
+
+They lie in the server's own folder, where nobody else writes: an index beside the data might be
+truncated, and whoever maps it is killed then. FILE.embx is copied there if it holds; otherwise one
+worker builds what the others wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.errors import StaleIndexError
+from embmap.index_file import SUFFIX
+from embmap.index_source import IndexChoice
+
+__all__ = ["IndexFolder"]
+
+_LOG = logging.getLogger("embmap.serve")
+
+
+class IndexFolder:
+    """Where the indexes over the words of one served file lie.
+
+    Parameters
+    ----------
+    folder : path-like
+        The server's own; it is made when it is needed.
+    name : str
+        What the server calls the file.
+    opened : callable
+        Opens the file: ``opened(index)``, with what :func:`embmap.open` takes as `index`.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        name: str,
+        opened: Callable[[IndexChoice], EmbeddingFile],
+    ) -> None:
+        self._folder = Path(folder)
+        self._name = name
+        self._opened = opened
+
+    def path_for(self, version: str) -> Path | None:
+        """Return an index over the words of the file, making it unless another worker has.
+
+        Parameters
+        ----------
+        version : str
+            Tells this content of the file from earlier ones; can be part of a file's name.
+
+        Returns
+        -------
+        pathlib.Path or None
+            The index; None for a file without words.
+
+        Raises
+        ------
+        FormatError
+            When the file or its words are damaged.
+        OSError
+            When it cannot be read, or the index cannot be written.
+        """
+        path = self._folder / f"{version}{SUFFIX}"
+        if path.exists():
+            return path
+        with self._opened("auto") as file:
+            if not file.vocab:
+                return None
+            beside = file.vocab.source.existing_path()
+        self._folder.mkdir(exist_ok=True)
+        with _locked(self._folder / "lock"):
+            if not path.exists():
+                earlier = list(self._folder.glob(f"*{SUFFIX}"))
+                self._make(path, beside)
+                for each in earlier:  # whoever has it mapped keeps it
+                    with contextlib.suppress(OSError):
+                        each.unlink()
+        return path
+
+    def _make(self, path: Path, beside: str | None) -> None:
+        """Copy the index beside the data if it holds, and build one otherwise."""
+        copy = path.with_suffix(".copy")
+        try:
+            if beside is not None:
+                shutil.copyfile(beside, copy)
+                with self._opened(str(copy)) as file:
+                    file.check_index()
+                copy.replace(path)
+                return
+        except (StaleIndexError, FileNotFoundError):
+            copy.unlink(missing_ok=True)
+            _LOG.warning("%s: its index does not match; another is built to serve it", self._name)
+        with self._opened("memory") as file:
+            file.build_index(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other processes out; where that cannot be done each does the work itself."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with open(path, "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
