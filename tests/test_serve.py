@@ -1,23 +1,15 @@
-"""The server over real sockets: every route on every format, limits, tokens, and bad days."""
+"""The server over real sockets: every route on every format, limits and tokens."""
 
-import http.client
 import io
 import json
-import os
-import random
 import re
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 import embmap
+from tests.served import Served
 
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -43,57 +35,6 @@ def paths(tmp_path_factory):
         "dwe": embmap.dwe.write(folder / "d.dwe", integers, scale=0.5),
         "words": folder / "words.txt",
     }
-
-
-class Served:
-    """A server process and a way to ask it."""
-
-    def __init__(self, *arguments):
-        command = [sys.executable, "-m", "embmap", "serve", "--port", "0", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        line = self.process.stdout.readline()
-        if not line.startswith("http://"):
-            self.process.kill()
-            raise AssertionError(line + self.process.communicate()[1])
-        self.url = line.strip()
-        self.port = int(self.url.rpartition(":")[2])
-
-    def ask(self, path, body=None, *, method=None, token=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        if body is not None and "Content-Type" not in headers:
-            headers["Content-Type"] = "application/json"
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-        try:
-            connection.request(method or ("GET" if body is None else "POST"), path, body, headers)
-            response = connection.getresponse()
-            return (
-                response.status,
-                {k.lower(): v for k, v in response.getheaders()},
-                response.read(),
-            )
-        finally:
-            connection.close()
-
-    def json(self, path, body=None, **options):
-        status, _, content = self.ask(path, body, **options)
-        return status, json.loads(content)
-
-    def code(self, path, body=None, **options):
-        status, answer = self.json(path, body, **options)
-        assert set(answer) == {"error"}
-        assert answer["error"]["message"]
-        return status, answer["error"]["code"]
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=20)
-        return self.process.returncode, out, err
 
 
 def model_arguments(paths):
@@ -154,6 +95,44 @@ def test_every_format_answers_every_route_like_the_local_file(served, paths, nam
     assert served.code(base + "vectors/none") == (404, "unknown_word")
     assert served.code(base + "lookup", {"words": ["none"]}) == (404, "unknown_word")
     assert served.code(base + "lookup", {"rows": [45]}) == (404, "unknown_row")
+
+
+def test_words_that_cannot_stand_in_a_path_stand_in_the_query(tmp_path):
+    words = [".", "..", "", "a"]
+    path = embmap.dwe.write(
+        tmp_path / "d.dwe", np.arange(24, dtype=np.int16).reshape(2, 4, 3), scale=1
+    )
+    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    server = Served(path, "--vocab", tmp_path / "words.txt")
+    try:
+        for row, word in enumerate(words):
+            asked = f"?word={quote(word, safe='')}"
+            status, answer = server.json(f"/v1/d/vectors{asked}&t=0")
+            assert (status, answer["row"], answer["vector"][0]) == (200, row, 3 * row)
+            assert server.json(f"/v1/d/trajectory{asked}")[1]["row"] == row
+            assert server.json(f"/v1/d/related{asked}&n=1&t=1")[1]["word"] == word
+        assert server.code("/v1/d/vectors") == (400, "bad_request")
+        assert server.code("/v1/d/vectors?word=none") == (404, "unknown_word")
+    finally:
+        assert server.stop()[0] == 0
+
+
+def test_vectors_at_a_time_step(served, paths):
+    with local(paths, "dwe") as file:
+        for t in (0, 1, 2, -1, -3):
+            expected = file.timestep(t)[[3, 1]]
+            status, answer = served.json("/v1/dwe/lookup", {"words": ["w3", "w1"], "t": t})
+            assert status == 200
+            assert np.array_equal(np.float32(answer["vectors"]), expected)
+            answer = served.json("/v1/dwe/lookup", {"rows": [3, 1], "t": t})[1]
+            assert np.array_equal(np.float32(answer["vectors"]), expected)
+            answer = served.json(f"/v1/dwe/vectors/w3?t={t}")[1]
+            assert np.array_equal(np.float32(answer["vector"]), expected[0])
+    for t in (3, -4, 1.5, "x", None):
+        assert served.json("/v1/dwe/lookup", {"rows": [0], "t": t})[0] == 400
+    both = {"rows": [0], "t": 0, "trajectories": True}
+    assert served.code("/v1/dwe/lookup", both) == (400, "bad_request")
+    assert served.code("/v1/fifu/lookup", {"rows": [0], "t": 0}) == (422, "no_timesteps")
 
 
 def test_words_over_time(served, paths):
@@ -244,25 +223,6 @@ def test_headers_keep_browsers_strict_and_static_files_are_only_those(served):
         assert served.code(path) == (404, "not_found")
 
 
-def test_garbage_on_the_wire_is_answered_and_survived(served):
-    rng = random.Random(3)
-    request = (
-        b"POST /v1/fifu/lookup HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 16\r\n\r\n" + b'{"words":["w1"]}'
-    )
-    for _ in range(150):
-        data = bytearray(request)
-        for _ in range(rng.randrange(1, 6)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
-            connection.sendall(data[: rng.choice((len(data), rng.randrange(len(data))))])
-            connection.shutdown(socket.SHUT_WR)
-            answer = connection.recv(1 << 16)
-            assert answer == b"" or re.match(rb"HTTP/1.1 [245]\d\d ", answer)
-            assert not answer.startswith(b"HTTP/1.1 500")
-    assert served.json("/healthz")[0] == 200
-
-
 def test_counts_are_told_to_prometheus(served):
     served.json("/v1/fifu/lookup", {"words": ["w1", "w2"]})
     text = served.ask("/metrics")[2].decode()
@@ -345,65 +305,6 @@ def test_other_hosts_need_a_token_and_bad_files_do_not_start(paths, tmp_path):
         assert run(["serve", "--port", "0", *map(str, arguments)]) == 2
 
 
-def test_a_file_is_replaced_and_truncated_while_it_is_served(tmp_path):
-    path = embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, VECTORS)
-    server = Served(path)
-    seen, done = set(), threading.Event()
-
-    def load():
-        while not done.is_set():
-            status, answer = server.json("/v1/a/lookup", {"words": ["w1", "w39"]})
-            told = answer["vectors"][0][0] if status == 200 else answer["error"]["code"]
-            seen.add((status, told))
-
-    threads = [threading.Thread(target=load) for _ in range(3)]
-    try:
-        assert server.json("/v1/a/vectors/w1")[0] == 200
-        for thread in threads:
-            thread.start()
-        embmap.finalfusion.write(path, WORDS, VECTORS + 1)  # by renaming
-        assert np.float32(server.json("/v1/a/vectors/w1")[1]["vector"][0]) == VECTORS[1, 0] + 1
-        os.truncate(path, 300)
-        assert server.code("/v1/a/vectors/w1") == (503, "model_unavailable")
-        assert server.json("/v1/models")[1]["models"][0]["available"] is False
-        path.unlink()
-        assert server.code("/v1/a/vectors/w1") == (503, "model_unavailable")
-        embmap.finalfusion.write(path, WORDS, VECTORS)
-        assert server.json("/v1/a/vectors/w1")[0] == 200
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-        assert server.stop()[0] == 0
-    values = {round(float(x), 5) for x in (VECTORS[1, 0], VECTORS[1, 0] + 1)}
-    for status, told in seen:
-        if status == 200:
-            assert round(told, 5) in values
-        else:
-            assert (status, told) == (503, "model_unavailable")
-
-
-def test_sigterm_lets_running_requests_finish(tmp_path):
-    vectors = RNG.standard_normal((60_000, 64), np.float32)
-    path = embmap.finalfusion.write(tmp_path / "a.fifu", [str(i) for i in range(60_000)], vectors)
-    server = Served(path)
-    found = []
-
-    def ask():
-        body = {"word": "1", "n": 1000, "metric": "euclidean"}
-        found.append(server.json("/v1/a/similar", body)[0])
-
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    while not found:  # the first is answered: the others are running
-        time.sleep(0.002)
-    assert server.stop()[0] == 0
-    for thread in threads:
-        thread.join()
-    assert found == [200] * 6
-
-
 def test_the_description_is_true(served):
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     description = json.loads(served.ask("/openapi.json")[2])
@@ -412,9 +313,14 @@ def test_the_description_is_true(served):
     paths = description["paths"]
     body = paths["/v1/{name}/similar"]["post"]["requestBody"]["content"]["application/json"]
     body["schema"]["oneOf"][1]["properties"]["vector"] |= {"minItems": 6, "maxItems": 6}
-    for parameter in paths["/v1/{name}/related/{word}"]["get"]["parameters"]:
-        if parameter["name"] == "t":
-            parameter["schema"] = {"type": "integer", "minimum": -3, "maximum": 2}
+    step = {"type": "integer", "minimum": -3, "maximum": 2}
+    for path in paths.values():
+        for parameter in path.get("get", {}).get("parameters", []):
+            if parameter["name"] == "t":
+                parameter["schema"] = step
+    body = paths["/v1/{name}/lookup"]["post"]["requestBody"]["content"]["application/json"]
+    for choice in body["schema"]["oneOf"]:
+        choice["properties"]["t"] = step
     from hypothesis import HealthCheck, given, settings
 
     schema = schemathesis.openapi.from_dict(description)
@@ -438,40 +344,6 @@ def test_the_description_is_true(served):
             case.validate_response(response)
 
         check()
-
-
-def test_too_many_requests_and_slow_ones_are_refused_with_a_reason():
-    import asyncio
-
-    from embmap.serve.pool import Pool
-    from embmap.serve.problems import Problem
-    from embmap.serve.settings import Limits
-
-    release = threading.Event()
-
-    async def scenario():
-        pool = Pool(Limits(requests=1, threads=1, seconds=0.05))
-        codes = []
-        with pool.admitted():
-            for attempt in (pool.admitted().__enter__, None):
-                try:
-                    if attempt is None:
-                        await pool.run(release.wait, 10)
-                    else:
-                        attempt()
-                except Problem as problem:
-                    codes.append((problem.status, problem.headers["Retry-After"]))
-        with pytest.raises(Problem):  # the thread still runs, and counts
-            pool.admitted().__enter__()
-        release.set()
-        while pool._n_abandoned:
-            await asyncio.sleep(0.001)
-        with pool.admitted():
-            codes.append(await pool.run(len, "abc"))
-        pool.close()
-        return codes
-
-    assert asyncio.run(scenario()) == [(503, "1"), (503, "5"), 3]
 
 
 def test_settings_survive_the_way_to_a_worker_and_names_are_checked(tmp_path):

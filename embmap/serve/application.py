@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embmap.serve import handlers
+from embmap.serve import lookups, over_time, searches
 from embmap.serve.endpoints import Endpoint, ModelEndpoint, Task, response, response_of
 from embmap.serve.metrics import Metrics
 from embmap.serve.models import Models
@@ -46,16 +46,16 @@ _HEADERS = [
 ]
 _OPEN = ("/", "/healthz")  # what is seen without a token, with everything under /static/
 _MODEL_ROUTES = {
-    "/v1/{name}/vectors/{word:path}": Task("GET", handlers.vectors, is_quick=True),
-    "/v1/{name}/lookup": Task("POST", handlers.lookup, is_quick=True),
-    "/v1/{name}/vectors": Task("GET", handlers.vectors, is_quick=True),
-    "/v1/{name}/similar": Task("POST", handlers.similar),
-    "/v1/{name}/analogy": Task("POST", handlers.analogy),
-    "/v1/{name}/complete": Task("GET", handlers.complete),
-    "/v1/{name}/trajectory/{word:path}": Task("GET", handlers.trajectory),
-    "/v1/{name}/trajectory": Task("GET", handlers.trajectory),
-    "/v1/{name}/related/{word:path}": Task("GET", handlers.related),
-    "/v1/{name}/related": Task("GET", handlers.related),
+    "/v1/{name}/vectors/{word:path}": Task("GET", lookups.vectors, is_quick=True),
+    "/v1/{name}/lookup": Task("POST", lookups.lookup, is_quick=True),
+    "/v1/{name}/vectors": Task("GET", lookups.vectors, is_quick=True),
+    "/v1/{name}/similar": Task("POST", searches.similar),
+    "/v1/{name}/analogy": Task("POST", searches.analogy),
+    "/v1/{name}/complete": Task("GET", searches.complete),
+    "/v1/{name}/trajectory/{word:path}": Task("GET", over_time.trajectory),
+    "/v1/{name}/trajectory": Task("GET", over_time.trajectory),
+    "/v1/{name}/related/{word:path}": Task("GET", over_time.related),
+    "/v1/{name}/related": Task("GET", over_time.related),
 }
 
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.serve.asking import body_fields, query_fields
-from embmap.serve.handlers import Call
+from embmap.serve.call import Call
 from embmap.serve.models import Model, Models, Version
 from embmap.serve.pool import Pool
 from embmap.serve.problems import Problem, problem_of

@@ -29,22 +29,16 @@ def description(limits: Limits) -> dict[str, Any]:
     word = {"type": "string", "maxLength": limits.word_nbytes}
     n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
     name = _parameter("name", "path", _STRING)
-    in_path = [name, _parameter("word", "path", {"type": "string", "minLength": 1})]
+    in_path = _parameter("word", "path", {"type": "string", "minLength": 1})
+    in_query = {**_parameter("word", "query", word), "required": True}
+    t = _parameter("t", "query", _INTEGER)
     neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
     neighbors["required"] = ["neighbors"]
-    paths = {
+    paths: dict[str, Any] = {
         "/healthz": {"get": _operation("Whether the server runs", _object({"status": _STRING}))},
         "/metrics": {"get": _text("Counts for Prometheus")},
         "/openapi.json": {"get": _operation("This description", {"type": "object"})},
         "/v1/models": {"get": _operation("The files", _models(), errors=("406", "503"))},
-        "/v1/{name}/vectors/{word}": {
-            "get": _operation(
-                "The vector of a word; of a DWE file at the last time step",
-                _object({"word": _STRING, "row": _nullable("integer"), "vector": _NUMBERS}),
-                in_path,
-                binary=True,
-            )
-        },
         "/v1/{name}/lookup": {
             "post": _operation(
                 "Vectors of words or rows", _looked_up(), [name], _lookup(limits, word)
@@ -68,25 +62,35 @@ def description(limits: Limits) -> dict[str, Any]:
                 [name, _parameter("prefix", "query", word), _parameter("n", "query", n)],
             )
         },
-        "/v1/{name}/trajectory/{word}": {
+    }
+    for path, place in (("/{word}", in_path), ("", in_query)):
+        paths[f"/v1/{{name}}/vectors{path}"] = {
+            "get": _operation(
+                "The vector of a word; of a DWE file at a time step, by default the last",
+                _object({"word": _STRING, "row": _nullable("integer"), "vector": _NUMBERS}),
+                [name, place, t],
+                binary=True,
+            )
+        }
+        paths[f"/v1/{{name}}/trajectory{path}"] = {
             "get": _operation(
                 "How a word moves: cosines with its first time step or with another word",
                 _trajectory(),
                 [
-                    *in_path,
+                    name,
+                    place,
                     _parameter("to", "query", word),
                     _parameter("vectors", "query", _BOOLEAN),
                 ],
             )
-        },
-        "/v1/{name}/related/{word}": {
+        }
+        paths[f"/v1/{{name}}/related{path}"] = {
             "get": _operation(
                 "The words most related to a word at a time step, by dot product",
                 neighbors,
-                [*in_path, _parameter("t", "query", _INTEGER), _parameter("n", "query", n)],
+                [name, place, t, _parameter("n", "query", n)],
             )
-        },
-    }
+        }
     paths["/v1/{name}/lookup"]["post"]["responses"]["200"] = _vectors(_looked_up())
     return {
         "openapi": "3.1.0",
@@ -142,6 +146,7 @@ def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
     options = {
         "missing": {"enum": ["error", "null", "subwords"], "default": "error"},
         "trajectories": {"type": "boolean", "default": False},
+        "t": _INTEGER,
     }
     words = {"type": "array", "items": word, "maxItems": limits.words}
     rows = {
@@ -149,11 +154,13 @@ def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
         "items": {"type": "integer", "minimum": 0},
         "maxItems": limits.words,
     }
+    both = {"required": ["t", "trajectories"], "properties": {"trajectories": {"const": True}}}
     return {
         "oneOf": [
             _closed({"words": words, **options}, ["words"]),
             _closed({"rows": rows, **options}, ["rows"]),
-        ]
+        ],
+        "not": both,
     }
 
 

@@ -86,27 +86,14 @@ export const complete = async (file, prefix, n = 8) =>
 export const lookup = async (file, words) =>
   (await post(file, "lookup", { words, missing: "subwords" })).vectors;
 
-const MOST_NUMBERS = 4_000_000;
-const histories = new Map(); // one step after the other asks for much the same words
-
 // Of words over time, their vectors at one step.
-export async function lookupAt(file, words, t) {
-  const nameOf = (word) => JSON.stringify([file, word]);
-  const missing = words.filter((word) => !histories.has(nameOf(word)));
-  if (missing.length) {
-    const body = { words: missing, missing: "null", trajectories: true };
-    const { vectors } = await request(`v1/${part(file)}/lookup`, JSON.stringify(body));
-    missing.forEach((word, i) => histories.set(nameOf(word), vectors[i]));
-  }
-  const answer = words.map((word) => histories.get(nameOf(word))?.[t] ?? null);
-  const numbers = [...histories.values()].reduce((n, v) => n + (v ? v.length * v[0].length : 0), 0);
-  if (numbers > MOST_NUMBERS) histories.clear();
-  return answer;
-}
+export const lookupAt = async (file, words, t) =>
+  (await post(file, "lookup", { words, missing: "null", t })).vectors;
 
 export const similar = async (file, word, n) =>
   (await post(file, "similar", { word, n })).neighbors;
+// The word stands in the query: "." and ".." cannot stand in a path.
 export const related = async (file, word, t, n) =>
-  (await get(file, `related/${part(word)}`, { t, n })).neighbors;
+  (await get(file, "related", { word, t, n })).neighbors;
 export const trajectory = async (file, word, to) =>
-  (await get(file, `trajectory/${part(word)}`, to ? { to } : {})).values;
+  (await get(file, "trajectory", to ? { word, to } : { word })).values;

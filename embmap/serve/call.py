@@ -1,0 +1,182 @@
+"""A request to a model, and what is asked of the model before it is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.formats.dwe.file import DweFile
+from embmap.matrix import Matrix
+from embmap.serve.asking import Fields, checked_word, refuse
+from embmap.serve.models import Version
+from embmap.serve.problems import Problem
+from embmap.serve.representations import ARROW, JSON, NPY, arrow_is_there, chosen
+from embmap.serve.settings import Limits
+
+__all__ = ["Call", "asked_vectors", "check_size", "check_vectors", "check_words", "dynamic_file"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to a model.
+
+    Attributes
+    ----------
+    version : Version
+        The file as it is now.
+    file : EmbeddingFile
+        It, open; or opened to be read from memory only, where others wait for the answer.
+    fields : Fields
+        What the request says.
+    word : str or None
+        The word in its path, if that has one.
+    accept : str or None
+        The media types it accepts.
+    limits : Limits
+        What is refused.
+    """
+
+    version: Version
+    file: EmbeddingFile
+    fields: Fields
+    word: str | None
+    accept: str | None
+    limits: Limits
+
+    def check_quick(self, *, quick: bool) -> None:
+        """Leave what takes long to a thread.
+
+        Parameters
+        ----------
+        quick : bool
+            Whether what follows takes about a millisecond.
+
+        Raises
+        ------
+        BlockingIOError
+            When it does not, and others wait.
+        """
+        if not quick and self.file is self.version.cached:
+            raise BlockingIOError
+
+    def path_word(self) -> str:
+        """Return the word in the path, or in the query: "." and ".." cannot stand in a path.
+
+        Returns
+        -------
+        str
+            Checked.
+        """
+        if self.word is None:
+            return self.fields.word("word")
+        return checked_word(self.word, self.limits)
+
+    def media_type(self, *, many: bool = True) -> str:
+        """Return how vectors are to be sent.
+
+        Parameters
+        ----------
+        many : bool
+            False where only JSON is there.
+
+        Returns
+        -------
+        str
+            A media type.
+        """
+        offered = [JSON, NPY] if many else [JSON]
+        if many and self.accept and ARROW in self.accept and arrow_is_there():
+            offered.append(ARROW)
+        return chosen(self.accept, offered)
+
+
+def check_words(file: EmbeddingFile) -> None:
+    """Refuse to look for words in a file that has none.
+
+    Parameters
+    ----------
+    file : EmbeddingFile
+        The file.
+    """
+    if file.vocab is None:
+        raise Problem(422, "no_words", "this file has no words; start with --vocab, or ask by row")
+
+
+def check_vectors(file: EmbeddingFile) -> Matrix:
+    """Return the vectors of a file, or refuse where it has none.
+
+    Parameters
+    ----------
+    file : EmbeddingFile
+        The file.
+
+    Returns
+    -------
+    Matrix
+        Its vectors.
+    """
+    if file.vectors is None:
+        raise Problem(422, "no_vectors", "this file has no vectors, or more than one column")
+    return file.vectors
+
+
+def asked_vectors(call: Call) -> Matrix:
+    """Take ``t`` and return the vectors at that time step; without it those of the file.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Matrix
+        Of a DWE file without ``t`` the last step's.
+    """
+    if "t" not in call.fields:
+        return check_vectors(call.file)
+    file = dynamic_file(call.file)
+    steps = file.num_timesteps
+    return file.timestep(call.fields.number("t", -1, -steps, steps - 1))
+
+
+def check_size(call: Call, n: int, dynamic: DweFile | None) -> int:
+    """Refuse an answer that would be too large.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+    n : int
+        How many vectors or trajectories.
+    dynamic : DweFile or None
+        The file, where they are trajectories.
+
+    Returns
+    -------
+    int
+        The bytes of its vectors.
+    """
+    steps = 1 if dynamic is None else dynamic.num_timesteps
+    nbytes = n * steps * call.file.dim * max(call.file.dtype.itemsize, 4)
+    if nbytes > call.limits.answer_nbytes:
+        refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
+    return nbytes
+
+
+def dynamic_file(file: EmbeddingFile) -> DweFile:
+    """Return a file with time steps, or refuse.
+
+    Parameters
+    ----------
+    file : EmbeddingFile
+        The file.
+
+    Returns
+    -------
+    DweFile
+        The same.
+    """
+    if not isinstance(file, DweFile):
+        raise Problem(422, "no_timesteps", f"{file.format} files have no time steps")
+    return file

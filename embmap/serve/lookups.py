@@ -1,0 +1,184 @@
+"""Vectors of words and rows. Handlers know nothing of HTTP but problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.formats.dwe.file import DweFile
+from embmap.matrix import Matrix
+from embmap.serve.asking import refuse
+from embmap.serve.call import Call, asked_vectors, check_size, check_words, dynamic_file
+from embmap.serve.problems import Problem, unknown_word
+from embmap.serve.representations import (
+    ARROW,
+    JSON,
+    NPY,
+    Answer,
+    as_numbers,
+    json_answer,
+    vectors_answer,
+)
+
+__all__ = ["lookup", "vectors"]
+
+_QUICK_NBYTES = 1 << 19  # of vectors: less time than a thread takes to wake up
+MISSING = ("error", "null", "subwords")
+
+
+def vectors(call: Call) -> Answer:
+    """Answer ``GET /v1/{name}/vectors/{word}``: one vector, of a DWE file at a time step.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Word, row (null where it was composed from subwords), vector.
+    """
+    word, media_type = call.path_word(), call.media_type()
+    matrix = asked_vectors(call)
+    call.fields.check_rest()
+    check_words(call.file)
+    row = int(call.file.find([word])[0])
+    found = matrix.row(row) if row >= 0 else call.file.batch([word])[0]
+    known = row if row >= 0 else None
+    if media_type == NPY:
+        answer = vectors_answer(NPY, {}, found, ())
+        return answer._replace(n_vectors=1)
+    if media_type == ARROW:
+        facts = {"words": [word], "rows": [known]}
+        return vectors_answer(ARROW, facts, found[np.newaxis], ())
+    return json_answer({"word": word, "row": known, "vector": as_numbers(found)}, 1)
+
+
+def lookup(call: Call) -> Answer:
+    """Answer ``POST /v1/{name}/lookup``: many vectors.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Rows, vectors, and words if they were asked for.
+    """
+    fields, file = call.fields, call.file
+    missing = fields.choice("missing", MISSING)
+    over_time = fields.flag("trajectories")
+    facts: dict[str, Any] = {}
+    words: list[str] | None = None
+    asked: list[int] = []
+    if ("words" in fields) == ("rows" in fields):
+        refuse("ask for either 'words' or 'rows'")
+    if "words" in fields:
+        words = facts["words"] = fields.words("words")
+    else:
+        asked = fields.rows("rows")
+    if over_time and "t" in fields:
+        refuse("ask for either 't' or 'trajectories'")
+    matrix = asked_vectors(call)
+    fields.check_rest()
+    media_type = call.media_type()
+    dynamic = dynamic_file(file) if over_time else None
+    nbytes = check_size(call, len(asked if words is None else words), dynamic)
+    call.check_quick(quick=nbytes <= _QUICK_NBYTES and missing != "subwords")
+    if words is None:
+        rows = existing(asked, file)
+    else:
+        check_words(file)
+        rows = file.find(words)
+    found, known = look_up(file, matrix, words, rows, missing, dynamic)
+    facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
+    absent = np.flatnonzero(~known).tolist()
+    if media_type != JSON:
+        return vectors_answer(media_type, facts, found, absent)
+    facts["vectors"] = as_numbers(found)
+    if absent:
+        facts["vectors"] = list(facts["vectors"])
+        for i in absent:
+            facts["vectors"][i] = None
+    return json_answer(facts, int(known.sum()))
+
+
+def look_up(
+    file: EmbeddingFile,
+    matrix: Matrix,
+    words: list[str] | None,
+    rows: npt.NDArray[np.int64],
+    missing: str,
+    dynamic: DweFile | None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Return the vectors of words or rows, and which of them there are.
+
+    Parameters
+    ----------
+    file : EmbeddingFile
+        The file.
+    matrix : Matrix
+        Its vectors, or those at a time step.
+    words : list of str or None
+        The words, if words were asked for.
+    rows : numpy.ndarray
+        Shape (n,), int64: their rows, -1 where absent.
+    missing : {"error", "null", "subwords"}
+        What to do about those.
+    dynamic : DweFile or None
+        The same file, when all its time steps are wanted.
+
+    Returns
+    -------
+    vectors : numpy.ndarray
+        Shape (n, dim), or (n, T, dim).
+    known : numpy.ndarray
+        Shape (n,), bool.
+    """
+    known = rows >= 0
+    if words is not None and not known.all():
+        unknown = np.flatnonzero(~known)
+        if missing == "error":
+            raise unknown_word(words[int(unknown[0])], unknown.size)
+        if missing == "subwords" and dynamic is None:
+            composed = [file.get(words[i]) for i in unknown.tolist()]
+            known[unknown] = [vector is not None for vector in composed]
+            vectors = file.batch(words, missing="zero")
+            return vectors, known
+    safe = np.where(known, rows, 0) if len(file) else rows[known]
+    if dynamic is not None:
+        found: npt.NDArray[Any] = dynamic.trajectories(safe)
+    else:
+        found = matrix.take(safe)
+    if len(found) < len(rows):  # nothing is known in an empty file
+        found = np.zeros((len(rows), *found.shape[1:]), found.dtype)
+    found[~known] = 0
+    return found, known
+
+
+def existing(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
+    """Return rows that all exist, or refuse.
+
+    Parameters
+    ----------
+    rows : list of int
+        The rows.
+    file : EmbeddingFile
+        The file.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), int64.
+    """
+    n_rows = file.shape[-2]
+    for row in rows:
+        if row >= n_rows:
+            raise Problem(404, "unknown_row", f"there is no row {row}; the file has {n_rows}")
+    return np.array(rows, np.int64)

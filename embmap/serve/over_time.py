@@ -1,0 +1,75 @@
+"""Words over time, of files with time steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embmap.exact_search import lengths_of
+from embmap.serve.call import Call, check_size, check_words, dynamic_file
+from embmap.serve.representations import Answer, as_numbers, json_answer
+from embmap.serve.searches import neighbors_answer
+
+__all__ = ["related", "trajectory"]
+
+
+def trajectory(call: Call) -> Answer:
+    """Answer ``GET /v1/{name}/trajectory/{word}``.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Cosines with the first step or with another word, and the vectors if asked for.
+    """
+    fields, file = call.fields, dynamic_file(call.file)
+    call.media_type(many=False)
+    word = call.path_word()
+    other = fields.word("to") if "to" in fields else None
+    with_vectors = fields.flag("vectors")
+    fields.check_rest()
+    check_words(file)
+    check_size(call, 1, file)
+    words = [word] if other is None else [word, other]
+    found = file.trajectories(words).astype(np.float64)
+    compared = found[0][:1] if other is None else found[1]
+    lengths = lengths_of(found[0]) * lengths_of(compared)
+    with np.errstate(all="ignore"):
+        cosines = np.vecdot(found[0], compared) / lengths
+    facts = {
+        "word": word,
+        "row": int(file.find([word])[0]),
+        "to": other,
+        "values": as_numbers(cosines),
+    }
+    if with_vectors:
+        facts["vectors"] = as_numbers(found[0].astype(np.float32))
+    return json_answer(facts, file.num_timesteps if with_vectors else 0)
+
+
+def related(call: Call) -> Answer:
+    """Answer ``GET /v1/{name}/related/{word}``.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Neighbors at a time step, by dot product.
+    """
+    fields, file = call.fields, dynamic_file(call.file)
+    call.media_type(many=False)
+    word = call.path_word()
+    steps = file.num_timesteps
+    t = fields.number("t", -1, -steps, steps - 1)
+    n = fields.number("n", 10, 1, call.limits.neighbors)
+    fields.check_rest()
+    check_words(file)
+    found = file.most_related(word, t, min(n, max(len(file) - 1, 0)))
+    return neighbors_answer(found, word=word, t=t % steps)

@@ -1,0 +1,130 @@
+"""What is near: similar words, analogies, and words by their beginnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embmap.errors import UnknownWordError
+from embmap.serve.asking import refuse
+from embmap.serve.call import Call, check_vectors, check_words
+from embmap.serve.problems import Problem
+from embmap.serve.representations import Answer, json_answer
+from embmap.similarity import Neighbor
+
+__all__ = ["analogy", "complete", "neighbors_answer", "similar"]
+
+METRICS = ("cosine", "dot", "euclidean")
+
+
+def similar(call: Call) -> Answer:
+    """Answer ``POST /v1/{name}/similar``.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Neighbors.
+    """
+    fields, file = call.fields, call.file
+    call.media_type(many=False)
+    n = fields.number("n", 10, 1, call.limits.neighbors)
+    metric: Any = fields.choice("metric", METRICS)
+    if ("word" in fields) == ("vector" in fields):
+        refuse("ask for either a 'word' or a 'vector'")
+    query: Any = fields.word("word") if "word" in fields else None
+    if query is None:
+        check_vectors(file)
+        query = fields.vector("vector", file.dim)
+    else:
+        check_words(file)
+    fields.check_rest()
+    check_vectors(file)
+    return neighbors_answer(_searched(file.most_similar, query, n, metric))
+
+
+def analogy(call: Call) -> Answer:
+    """Answer ``POST /v1/{name}/analogy``.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Neighbors.
+    """
+    fields = call.fields
+    call.media_type(many=False)
+    a, b, c = fields.word("a"), fields.word("b"), fields.word("c")
+    n = fields.number("n", 10, 1, call.limits.neighbors)
+    fields.check_rest()
+    check_words(call.file)
+    check_vectors(call.file)
+    return neighbors_answer(_searched(call.file.analogy, a, b, c, n))
+
+
+def complete(call: Call) -> Answer:
+    """Answer ``GET /v1/{name}/complete``.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    Answer
+        Words that begin so, and whether all words were looked at.
+    """
+    fields = call.fields
+    call.media_type(many=False)
+    prefix = fields.word("prefix") if "prefix" in fields else ""
+    n = fields.number("n", 10, 1, call.limits.neighbors)
+    fields.check_rest()
+    check_words(call.file)
+    completion = call.version.completion
+    words = completion.starting_with(prefix, n)
+    return json_answer({"words": words, "whole": completion.is_whole})
+
+
+def neighbors_answer(found: Sequence[Neighbor], **facts: Any) -> Answer:
+    """Return a ranking.
+
+    Parameters
+    ----------
+    found : sequence of Neighbor
+        The words.
+    **facts : object
+        What stands beside them.
+
+    Returns
+    -------
+    Answer
+        Scores that are not finite become null.
+    """
+    neighbors = [
+        {"row": row, "word": word, "score": score if np.isfinite(score) else None}
+        for row, word, score in found
+    ]
+    return json_answer({**facts, "neighbors": neighbors})
+
+
+def _searched(search: Any, *arguments: Any) -> list[Neighbor]:
+    try:
+        found: list[Neighbor] = search(*arguments)
+    except UnknownWordError:
+        raise
+    except ValueError as error:
+        if "not finite" in str(error):
+            raise Problem(422, "not_finite", "this word's vector is not finite") from None
+        raise
+    return found
