@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 from benchmarks import table
+from benchmarks.page import PAGE, write
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "benchmarks" / "results"
-_PAGE = _ROOT / "docs" / "benchmarks.md"
-_BEGIN, _END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 _FULL, _QUICK = 1_000_000, 100_000
 
 
@@ -24,7 +23,7 @@ def main() -> int:
     size.add_argument("--quick", action="store_true", help=f"files of {_QUICK:,} words, one pass")
     size.add_argument("--words", type=int, default=_FULL, metavar="N", help="files of N words")
     parser.add_argument("--passes", type=int, metavar="N", help="how often; 3 times by default")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {_PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     parser.add_argument("--last", action="store_true", help="measure nothing, show the last run")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="only some, as for pytest")
     options = parser.parse_args()
@@ -45,7 +44,7 @@ def main() -> int:
     lines = table.cells(table.figures(results), n_words)
     show(where, lines)
     if options.write and not status:
-        write(f"{where}\n\n{table.markdown(lines)}")
+        write("benchmarks", f"{where}\n\n{table.markdown(lines)}")
     return status
 
 
@@ -95,23 +94,6 @@ def show(where: str, lines: list[tuple[str, ...]]) -> None:
         shown.add_row(*(escape(cell.replace("**", "")) for cell in line), style=style)
     console.print(shown)
     console.print(where, markup=False, highlight=False)
-
-
-def write(text: str) -> None:
-    """Replace what stands between the marks on the page of the docs, or add it at the end."""
-    section = f"{_BEGIN}\n{text}\n{_END}\n"
-    page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else "# Benchmarks\n"
-    before, begin, rest = page.partition(_BEGIN)
-    if begin:
-        _, end, after = rest.partition(_END + "\n")
-        if not end:
-            raise SystemExit(f"{_PAGE} has {_BEGIN} but no {_END}")
-        page = before + section + after
-    else:
-        page = f"{page.rstrip()}\n\n{section}"
-    _PAGE.parent.mkdir(exist_ok=True)
-    _PAGE.write_text(page, encoding="utf-8")
-    print(f"wrote {_PAGE}")
 
 
 if __name__ == "__main__":

@@ -1,131 +1,220 @@
-"""How many vectors a server sends: ``python -m benchmarks.load``.
+"""How much a server bears: ``python -m benchmarks.load``.
 
-Loopback only and bounded: client processes send single GETs and batches of 256 words as .npy over
-connections that stay open, to one worker and to two.
+Loopback only and bounded: four client processes send requests over connections that stay open, one
+at a time each, first as fast as they are answered and then at half that rate, when they are not:
+latency counts from the moment a request was due. With ``--write`` the docs get the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import multiprocessing
+import socket
 import subprocess
 import sys
-import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import psutil
 
-import embmap
+from benchmarks.files import Files, cache_folder
+from benchmarks.page import write
+from benchmarks.table import MISSED
 from embmap.bench.probes import machine
 
 BATCH = 256
+N_CLIENTS = 4
+N_REQUESTS = 2000  # different ones of each client, made before the clock runs
+HEADINGS = ("", "1 worker", "2 workers", "target", "met?")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is asked for.
+
+    Parameters
+    ----------
+    title : str
+        In the table.
+    n : int
+        Words of a request.
+    accept : str
+        The media type asked for.
+    """
+
+    title: str
+    n: int
+    accept: str
+
+
+KINDS = (
+    Kind("single GETs, JSON", 1, "application/json"),
+    Kind("single GETs, .npy", 1, "application/x-npy"),
+    Kind(f"batches of {BATCH}, .npy", BATCH, "application/x-npy"),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    parser.add_argument("--clients", type=int, default=4, help="client processes")
-    parser.add_argument("--words", type=int, default=100_000)
-    parser.add_argument("--dim", type=int, default=300)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--words", type=int, default=1_000_000, help="in the file")
+    parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args()
-    print(json.dumps(machine()))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.fifu"
-        rows = np.random.default_rng(0).standard_normal((options.words, options.dim), np.float32)
-        embmap.finalfusion.write(path, [f"word{i}" for i in range(options.words)], rows)
-        embmap.open(path).build_index()
-        for workers in (1, 2):
-            for row in measure(path, workers, options):
-                print(json.dumps(row))
+    files = Files(cache_folder(options.words), options.words)
+    found = {workers: measure(files, workers, options.seconds) for workers in (1, 2)}
+    facts = machine()
+    where = (
+        f"{options.words:,} words of 300 float32 with an index file; {facts['processors']} "
+        f"processors, {facts['system']}, Python {facts['python']}; {N_CLIENTS} client processes on "
+        "the same processors."
+    )
+    text = f"{where}\n\n{markdown(found)}"
+    print(text)
+    if options.write:
+        write("load", text)
 
 
-def measure(path: Path, workers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(files: Files, workers: int, seconds: float) -> dict[str, Any]:
     """Start a server and load it with each kind of request."""
-    command = [sys.executable, "-m", "embmap", "serve", str(path), "--port", "0"]
+    path = files.indexed
+    read_whole(path)
+    command = [sys.executable, "-m", "embmap", "serve", f"load={path}", "--port", "0"]
     start = time.perf_counter()
     server = subprocess.Popen(
         [*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True
     )
     try:
         port = int(server.stdout.readline().rpartition(":")[2])
-        up = time.perf_counter() - start
-        found = []
-        for what in ("get", "batch"):
-            tasks = [
-                (port, what, options.seconds, options.words, i) for i in range(options.clients)
-            ]
-            with multiprocessing.get_context("spawn").Pool(options.clients) as pool:
-                times = np.concatenate(pool.starmap(client, tasks))
-            rate = times.size / options.seconds
-            each = BATCH if what == "batch" else 1
-            found.append(
-                {
-                    "what": what,
-                    "workers": workers,
-                    "requests_per_s": round(rate),
-                    "vectors_per_s": round(rate * each),
-                    "p50_ms": round(float(np.percentile(times, 50)) * 1e3, 2),
-                    "p99_ms": round(float(np.percentile(times, 99)) * 1e3, 2),
-                }
-            )
-        found.append(
-            {"what": "process", "workers": workers, "up_s": round(up, 2), **memory(server)}
-        )
-        return found
+        found: dict[str, Any] = {"up": time.perf_counter() - start}
+        for kind in KINDS:
+            load(files, port, kind, 1.0, None)  # every worker has opened the file
+            full = load(files, port, kind, seconds, None)
+            rate = full.size / seconds
+            half = load(files, port, kind, seconds, rate / 2)
+            found[kind.title] = {
+                "rate": rate,
+                "vectors": rate * kind.n,
+                "p99": float(np.percentile(full, 99)),
+                "p99_half": float(np.percentile(half, 99)),
+            }
+        return {**found, **memory(server)}
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(60)
 
 
-def client(port: int, what: str, seconds: float, n_words: int, seed: int) -> np.ndarray:
-    """Send requests for some seconds; return how long each took, in seconds: shape (n,)."""
-    rng = np.random.default_rng(seed)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Accept": "application/x-npy", "Content-Type": "application/json"}
+def load(files: Files, port: int, kind: Kind, seconds: float, rate: float | None) -> np.ndarray:
+    """Send requests for some seconds, at a rate or as fast as they are answered.
+
+    Returns how long each took, in seconds: shape (n,).
+    """
+    each = None if rate is None else N_CLIENTS / rate
+    tasks = [(port, requests(files, kind, i), seconds, each) for i in range(N_CLIENTS)]
+    with multiprocessing.get_context("spawn").Pool(N_CLIENTS) as pool:
+        return np.concatenate(pool.starmap(client, tasks, chunksize=1))
+
+
+def requests(files: Files, kind: Kind, seed: int) -> list[bytes]:
+    """Return requests for random words, as they are sent."""
+    n = N_REQUESTS if kind.n == 1 else N_REQUESTS // 10
+    words = files.known(n * kind.n, seed)[0]
+    common = f"HTTP/1.1\r\nHost: localhost\r\nAccept: {kind.accept}\r\n"
+    if kind.n == 1:
+        return [f"GET /v1/load/vectors/{quote(each)} {common}\r\n".encode() for each in words]
+    found = []
+    for i in range(n):
+        body = json.dumps({"words": words[i * kind.n : (i + 1) * kind.n]}).encode()
+        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        found.append(f"POST /v1/load/lookup {common}{head}".encode() + body)
+    return found
+
+
+def client(port: int, requests: list[bytes], seconds: float, each: float | None) -> np.ndarray:
+    """Send requests one after the other; return how long each took: shape (n,), seconds."""
+    buffer = memoryview(bytearray(1 << 20))
     times = []
-    ask(connection, "GET", "/v1/load/vectors/word0", None, headers)
-    end = time.perf_counter() + seconds
-    while (start := time.perf_counter()) < end:
-        if what == "get":
-            path = f"/v1/load/vectors/word{rng.integers(n_words)}"
-            ask(connection, "GET", path, None, headers)
-        else:
-            words = [f"word{i}" for i in rng.integers(n_words, size=BATCH).tolist()]
-            body = json.dumps({"words": words})
-            start = time.perf_counter()
-            ask(connection, "POST", "/v1/load/lookup", body, headers)
-        times.append(time.perf_counter() - start)
-    return np.array(times)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask(connection, requests[0], buffer)
+        start = time.perf_counter()
+        while True:
+            due = now = time.perf_counter()
+            if each is not None:
+                due = start + len(times) * each
+                if due > now:
+                    time.sleep(due - now)
+            if due > start + seconds:
+                return np.array(times)
+            ask(connection, requests[len(times) % len(requests)], buffer)
+            times.append(time.perf_counter() - due)
 
 
-def ask(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: str | None,
-    headers: dict[str, str],
-) -> None:
-    connection.request(method, path, body, headers)
-    response = connection.getresponse()
-    content = response.read()
-    if response.status != 200:
-        raise RuntimeError(content)
+def ask(connection: socket.socket, request: bytes, buffer: memoryview) -> None:
+    """Send a request and read its whole answer."""
+    connection.sendall(request)
+    n = connection.recv_into(buffer)
+    while (end := bytes(buffer[: min(n, 2048)]).find(b"\r\n\r\n")) < 0:
+        n += connection.recv_into(buffer[n:])
+    head = bytes(buffer[:end])
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(bytes(buffer[:n]))
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while n < end + 4 + length:
+        n += connection.recv_into(buffer[n:])
+
+
+def read_whole(path: Path) -> None:
+    """Have the file in memory, as the file of a server is after a while."""
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
 
 
 def memory(server: subprocess.Popen) -> dict[str, Any]:
-    """Memory of each worker: its own (USS) and with its share of what others use too (PSS)."""
+    """Memory of each worker: its own (USS), and with its share of what others use too (PSS)."""
     parent = psutil.Process(server.pid)
     workers = [each for each in parent.children() if "spawn_main" in " ".join(each.cmdline())]
     facts = [each.memory_full_info() for each in workers or [parent]]
-    return {
-        "uss_mb": [round(each.uss / 1e6, 1) for each in facts],
-        "pss_mb": [round(getattr(each, "pss", 0) / 1e6, 1) for each in facts],
-    }
+    return {"uss": [each.uss for each in facts], "pss": [getattr(each, "pss", 0) for each in facts]}
+
+
+def markdown(found: dict[int, dict[str, Any]]) -> str:
+    """Return the table."""
+    rows = []
+    for kind in KINDS:
+        per = [found[workers][kind.title] for workers in (1, 2)]
+        if kind.n == 1:
+            cells = [f"{each['rate']:,.0f} /s" for each in per]
+            met = all(each["rate"] >= 2500 * n for n, each in enumerate(per, 1))
+            rows.append((kind.title, *cells, "≥ 2,500 /s for each worker", met))
+        else:
+            cells = [f"{each['vectors']:,.0f} vectors/s" for each in per]
+            met = max(each["vectors"] for each in per) >= 300_000
+            rows.append((kind.title, *cells, "≥ 300,000 vectors/s on two cores", met))
+        rows.append(("… p99", *(f"{each['p99'] * 1e3:.1f} ms" for each in per), "", None))
+        half = [each["p99_half"] for each in per]
+        shown = [f"{each * 1e3:.1f} ms" for each in half]
+        rows.append(("… p99 at half that rate", *shown, "≤ 20 ms", max(half) <= 0.02))
+    own, shared = ([found[workers][key] for workers in (1, 2)] for key in ("uss", "pss"))
+    met = max(max(each) for each in own) <= 60e6
+    rows.append(("private memory of a worker", *map(_megabytes, own), "≤ 60 MB", met))
+    rows.append(("… with its share of the rest", *map(_megabytes, shared), "", None))
+    up = [f"{found[workers]['up']:.2f} s" for workers in (1, 2)]
+    rows.append(("from the command to its URL", *up, "", None))
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
+    for *cells, met in rows:
+        told = "" if met is None else "yes" if met else MISSED
+        lines.append("| " + " | ".join([*cells, told]) + " |")
+    return "\n".join(lines)
+
+
+def _megabytes(each: list[int]) -> str:
+    return " and ".join(f"{nbytes / 1e6:.0f}" for nbytes in each) + " MB"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The bytes of a file behind both back ends."""
+"""The bytes of a file behind all back ends."""
 
+import errno
 import mmap
 import os
 import sys
@@ -11,12 +12,19 @@ from embmap.errors import TruncatedError, UnsupportedError
 from embmap.mapping import BytesFile, open_mapped, ragged
 
 
-@pytest.fixture(params=["mmap", "read"])
+def opened(path, backend):
+    try:
+        return open_mapped(path, backend=backend)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["mmap", "read", "cached"])
 def open_file(request, tmp_path):
     def opener(data):
         path = tmp_path / "data.bin"
-        path.write_bytes(data)
-        return open_mapped(path, backend=request.param)
+        path.write_bytes(data)  # which leaves it in memory
+        return opened(path, request.param)
 
     return opener
 
@@ -34,7 +42,7 @@ def test_unaligned_data_is_handed_out_and_says_so(open_file):
     file = open_file(b"x" + np.arange(4, dtype="<f8").tobytes())
     array = file.array(1, "<f8", 4)
     assert array.tolist() == [0, 1, 2, 3]
-    assert array.flags.aligned == (file.backend == "read")
+    assert array.flags.aligned == (file.backend != "mmap")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +109,51 @@ def test_positional_reads_go_on_after_short_ones(tmp_path, monkeypatch):
     assert file.read(3, 150) == bytes(range(3, 153))
 
 
+def test_what_is_not_in_memory_is_not_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(200)))
+    file = opened(path, "cached")
+    preadv = os.preadv
+    places, sizes = np.array([3, 150]), np.array([5, 10])
+
+    def first_half(number, buffers, *rest):
+        return preadv(number, [memoryview(buffers[0])[: len(buffers[0]) // 2]], *rest)
+
+    def nothing(*_):
+        raise BlockingIOError
+
+    for instead in (first_half, nothing):
+        monkeypatch.setattr(os, "preadv", instead)
+        with pytest.raises(BlockingIOError):
+            file.read(0, 100)
+        with pytest.raises(BlockingIOError):
+            file.gather(places, sizes)
+    monkeypatch.undo()
+    assert file.gather(places, sizes).tolist() == [*range(3, 8), *range(150, 160)]
+    with open(path, "rb") as handle:  # the system's own answer, where it drops what it is told to
+        os.fsync(handle.fileno())
+        os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        assert file.read(7, 3) == bytes([7, 8, 9])
+    except BlockingIOError:
+        assert path.read_bytes() == bytes(range(200))
+
+
+def test_systems_that_cannot_tell_what_is_in_memory_are_told_apart(tmp_path, monkeypatch):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"abc")
+
+    def not_here(*_):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", not_here, raising=False)
+    with pytest.raises(UnsupportedError):
+        open_mapped(path, backend="cached")
+    monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+    with pytest.raises(UnsupportedError, match="only Linux"):
+        open_mapped(path, backend="cached")
+
+
 def test_the_fallback_without_pread_reads_the_same(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(range(200)))
@@ -118,9 +171,11 @@ def test_a_file_that_shrank_raises(open_file):
     os.truncate(file.path, 5000)
     with pytest.raises(TruncatedError, match="shrank"):
         file.check_whole()
-    if file.backend == "read":
+    if file.backend != "mmap":
         with pytest.raises(TruncatedError, match="shrank"):
             file.read(0, 10_000)
+        with pytest.raises(TruncatedError, match="shrank"):
+            file.gather(np.array([0, 4990]), np.array([10, 20]))
 
 
 def test_views_outlive_the_file_object(open_file):

@@ -1,0 +1,35 @@
+"""The page of the docs that holds what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["PAGE", "write"]
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+
+def write(name: str, text: str) -> None:
+    """Replace a section of the page, or add it at the end.
+
+    Parameters
+    ----------
+    name : str
+        Of the marks around it.
+    text : str
+        What shall stand there, in markdown.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    section = f"{begin}\n{text}\n{end}\n"
+    page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Benchmarks\n"
+    before, found, rest = page.partition(begin)
+    if found:
+        _, closed, after = rest.partition(end + "\n")
+        if not closed:
+            raise SystemExit(f"{PAGE} has {begin} but no {end}")
+        page = before + section + after
+    else:
+        page = f"{page.rstrip()}\n\n{section}"
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page, encoding="utf-8")
+    print(f"wrote {PAGE}")
