@@ -374,3 +374,72 @@ def test_the_token_is_asked_for_once_and_a_server_that_is_gone_is_said_to_be(pag
     word.send_keys("plum", Keys.ENTER)
     assert "does not answer" in page.message()
     assert page.find("#message button").text == "Try again"
+
+
+def test_files_that_cannot_be_searched_say_why(page, folder):
+    vectors = np.eye(3, dtype=np.float32)
+    embmap.cvc.write(folder / "bare.cvc", vectors)
+    embmap.embd.write(folder / "odd.weights", {"bias": vectors[0]}, vocab=["a", "b"])
+    embmap.finalfusion.write(folder / "gone.fifu", ["a", "b", "c"], vectors)
+    server, page.base = started(folder, "bare.cvc", "odd.weights", "gone.fifu")
+    try:
+        page.open("file=gone&word=a")
+        assert sorted(page.neighbors("a")) == ["b", "c"]
+        (folder / "gone.fifu").rename(folder / "elsewhere.fifu")
+        page.driver.refresh()
+        page.until(lambda: "gone cannot be read by the server now" in page.message())
+        assert not page.find("#results").is_displayed()
+        (folder / "elsewhere.fifu").rename(folder / "gone.fifu")
+        page.find("#message button").click()
+        assert sorted(page.neighbors("a")) == ["b", "c"]
+        for name, lacks in (("bare", "does not hold words"), ("odd", "one vector for each word")):
+            page.find(f"#file option[value={name}]").click()
+            page.until(lambda lacks=lacks: lacks in page.message())
+            assert not page.find("#word").is_enabled()
+            assert not page.find("#results").is_displayed()
+        page.find("#file option[value=fruit]").click()
+        page.until(lambda: page.find("#welcome").is_displayed())
+        assert page.find("#word").is_enabled()
+    finally:
+        stopped(server)
+
+
+def test_words_that_no_path_can_hold(page, folder):
+    words = [".", "..", "a/b", "%2e", "#", "?"]
+    integers = np.random.default_rng(1).integers(-90, 90, (4, len(words), 8)).astype(np.int16)
+    embmap.dwe.write(folder / "odd.dwe", integers, scale=0.1)
+    (folder / "odd.txt").write_text("\n".join(words) + "\n")
+    server, page.base = started(folder, "odd.dwe", "--vocab", "odd=odd.txt")
+    try:
+        page.open("file=odd")
+        page.until(lambda: page.find("#welcome").is_displayed())
+        for word in words:
+            page.driver.execute_script("arguments[0].value = ''", page.find("#word"))
+            page.type("#word", word, Keys.ENTER)
+            assert sorted(page.neighbors(word)) == sorted(set(words) - {word})
+            page.until(lambda: page.all("#chart canvas"))
+            page.until(lambda word=word: word in page.texts("#chips b"))
+            page.until(lambda word=word: f": {word} from" in page.find("#chart").accessible_name)
+    finally:
+        stopped(server)
+
+
+def test_forced_colors_keep_the_map_readable(page):
+    forced = {"name": "forced-colors", "value": "active"}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [forced]})
+    try:
+        page.open("file=fruit&word=plum")
+        page.until(lambda: page.all("#map text"))
+        of = "return getComputedStyle(document.querySelector(arguments[0])).fill"
+        text = page.driver.execute_script(of, "#map text")
+        ground = page.driver.execute_script(
+            "return getComputedStyle(document.body).backgroundColor"
+        )
+        assert text != ground
+        system = page.driver.execute_script(
+            "document.body.style.setProperty('outline-color', 'CanvasText');"
+            "return getComputedStyle(document.body).outlineColor"
+        )
+        assert page.driver.execute_script(of, "#map circle") == system
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
