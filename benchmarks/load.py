@@ -2,7 +2,8 @@
 
 Loopback only and bounded: four client processes send requests over connections that stay open, one
 at a time each, first as fast as they are answered and then at half that rate, when they are not:
-latency counts from the moment a request was due. With ``--write`` the docs get the table.
+latency counts from the moment a request was due. Each figure is the median of the passes. With
+``--write`` the docs get the table.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -62,24 +64,33 @@ KINDS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--words", type=int, default=1_000_000, help="in the file")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args()
     files = Files(cache_folder(options.words), options.words)
-    found = {workers: measure(files, workers, options.seconds) for workers in (1, 2)}
+    passes: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    for _ in range(options.passes):
+        for workers, found in passes.items():
+            found.append(measure(files, workers, options.seconds))
     facts = machine()
     where = (
         f"{options.words:,} words of 300 float32 with an index file; {facts['processors']} "
         f"processors, {facts['system']}, Python {facts['python']}; {N_CLIENTS} client processes on "
-        "the same processors."
+        f"the same processors; medians of {options.passes} passes."
     )
-    text = f"{where}\n\n{markdown(found)}"
+    text = f"{where}\n\n{markdown({workers: medians(found) for workers, found in passes.items()})}"
     print(text)
     if options.write:
         write("load", text)
 
 
-def measure(files: Files, workers: int, seconds: float) -> dict[str, Any]:
+def medians(passes: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure."""
+    return {name: median(each[name] for each in passes) for name in passes[0]}
+
+
+def measure(files: Files, workers: int, seconds: float) -> dict[str, float]:
     """Start a server and load it with each kind of request."""
     path = files.indexed
     read_whole(path)
@@ -90,19 +101,18 @@ def measure(files: Files, workers: int, seconds: float) -> dict[str, Any]:
     )
     try:
         port = int(server.stdout.readline().rpartition(":")[2])
-        found: dict[str, Any] = {"up": time.perf_counter() - start}
+        found = {"up": time.perf_counter() - start}
         for kind in KINDS:
             load(files, port, kind, 1.0, None)  # every worker has opened the file
             full = load(files, port, kind, seconds, None)
             rate = full.size / seconds
             half = load(files, port, kind, seconds, rate / 2)
-            found[kind.title] = {
-                "rate": rate,
-                "vectors": rate * kind.n,
-                "p99": float(np.percentile(full, 99)),
-                "p99_half": float(np.percentile(half, 99)),
+            found |= {
+                f"{kind.title}, rate": rate,
+                f"{kind.title}, p99": float(np.percentile(full, 99)),
+                f"{kind.title}, p99 at half": float(np.percentile(half, 99)),
             }
-        return {**found, **memory(server)}
+        return found | memory(server)
     finally:
         server.terminate()
         server.wait(60)
@@ -175,46 +185,48 @@ def read_whole(path: Path) -> None:
             pass
 
 
-def memory(server: subprocess.Popen) -> dict[str, Any]:
-    """Memory of each worker: its own (USS), and with its share of what others use too (PSS)."""
+def memory(server: subprocess.Popen) -> dict[str, float]:
+    """Memory of the largest worker: its own (USS), and with its share of what others use (PSS)."""
     parent = psutil.Process(server.pid)
     workers = [each for each in parent.children() if "spawn_main" in " ".join(each.cmdline())]
     facts = [each.memory_full_info() for each in workers or [parent]]
-    return {"uss": [each.uss for each in facts], "pss": [getattr(each, "pss", 0) for each in facts]}
+    return {
+        "uss": max(each.uss for each in facts),
+        "pss": max(getattr(each, "pss", 0) for each in facts),
+    }
 
 
-def markdown(found: dict[int, dict[str, Any]]) -> str:
+def markdown(found: dict[int, dict[str, float]]) -> str:
     """Return the table."""
-    rows = []
+    one, two = found[1], found[2]
+    rows: list[tuple[str, str, str, str, bool | None]] = []
+
+    def row(title: str, name: str, show: str, factor: float, target: str, limit: float) -> None:
+        both = one[name] * factor, two[name] * factor
+        met = max(both) <= limit if target else None
+        rows.append((title, show.format(both[0]), show.format(both[1]), target, met))
+
     for kind in KINDS:
-        per = [found[workers][kind.title] for workers in (1, 2)]
+        rates = [each[f"{kind.title}, rate"] * kind.n for each in (one, two)]
         if kind.n == 1:
-            cells = [f"{each['rate']:,.0f} /s" for each in per]
-            met = all(each["rate"] >= 2500 * n for n, each in enumerate(per, 1))
-            rows.append((kind.title, *cells, "≥ 2,500 /s for each worker", met))
+            shown = [f"{rate:,.0f} /s" for rate in rates]
+            met = rates[0] >= 2500 and rates[1] >= 5000
+            rows.append((kind.title, *shown, "≥ 2,500 /s for each worker", met))
         else:
-            cells = [f"{each['vectors']:,.0f} vectors/s" for each in per]
-            met = max(each["vectors"] for each in per) >= 300_000
-            rows.append((kind.title, *cells, "≥ 300,000 vectors/s on two cores", met))
-        rows.append(("… p99", *(f"{each['p99'] * 1e3:.1f} ms" for each in per), "", None))
-        half = [each["p99_half"] for each in per]
-        shown = [f"{each * 1e3:.1f} ms" for each in half]
-        rows.append(("… p99 at half that rate", *shown, "≤ 20 ms", max(half) <= 0.02))
-    own, shared = ([found[workers][key] for workers in (1, 2)] for key in ("uss", "pss"))
-    met = max(max(each) for each in own) <= 60e6
-    rows.append(("private memory of a worker", *map(_megabytes, own), "≤ 60 MB", met))
-    rows.append(("… with its share of the rest", *map(_megabytes, shared), "", None))
-    up = [f"{found[workers]['up']:.2f} s" for workers in (1, 2)]
-    rows.append(("from the command to its URL", *up, "", None))
+            shown = [f"{rate:,.0f} vectors/s" for rate in rates]
+            target = "≥ 300,000 vectors/s on two processors"
+            rows.append((kind.title, *shown, target, max(rates) >= 300_000))
+        row("… p99", f"{kind.title}, p99", "{:.1f} ms", 1e3, "", 0)
+        half = "… p99 at half that rate"
+        row(half, f"{kind.title}, p99 at half", "{:.1f} ms", 1e3, "≤ 20 ms", 20)
+    row("private memory of a worker", "uss", "{:.0f} MB", 1e-6, "≤ 60 MB", 60)
+    row("… with its share of the rest", "pss", "{:.0f} MB", 1e-6, "", 0)
+    row("from the command to its URL", "up", "{:.2f} s", 1, "", 0)
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for *cells, met in rows:
         told = "" if met is None else "yes" if met else MISSED
         lines.append("| " + " | ".join([*cells, told]) + " |")
     return "\n".join(lines)
-
-
-def _megabytes(each: list[int]) -> str:
-    return " and ".join(f"{nbytes / 1e6:.0f}" for nbytes in each) + " MB"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,17 @@ import numpy.typing as npt
 
 from embmap.errors import TruncatedError, UnsupportedError
 
-__all__ = ["Access", "Backend", "BytesFile", "Fetch", "MappedFile", "open_mapped"]
+__all__ = [
+    "Access",
+    "Backend",
+    "BytesFile",
+    "Fetch",
+    "MappedFile",
+    "PositionalFetch",
+    "PositionalReads",
+    "open_mapped",
+    "pread",
+]
 
 Backend = Literal["mmap", "read", "cached"]
 Access = Literal["normal", "random", "sequential", "willneed"]
@@ -276,15 +286,14 @@ class PositionalReads(MappedFile):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._reader = self._reader_of(path)
+        self._reader = self._open(path)
         status = os.fstat(self._reader.descriptor)
         self.nbytes = status.st_size
         self.mtime_ns = status.st_mtime_ns
         self.fetch = self._reader
 
-    @staticmethod
-    def _reader_of(path: Path) -> _PositionalFetch:
-        return _PositionalFetch(path)
+    def _open(self, path: Path) -> PositionalFetch:
+        return PositionalFetch(path)
 
     @property
     def zero_copy(self) -> bool:
@@ -299,7 +308,7 @@ class PositionalReads(MappedFile):
     ) -> npt.NDArray[np.uint8]:
         descriptor, sizes = self._reader.descriptor, nbytes.tolist()
         # A call for each range and nothing else: what is short is found out at the end.
-        data = b"".join(map(_pread, repeat(descriptor), sizes, offsets.tolist()))
+        data = b"".join(map(pread, repeat(descriptor), sizes, offsets.tolist()))
         if len(data) == sum(sizes):
             return np.frombuffer(data, np.uint8)
         return super().gather(offsets, nbytes)
@@ -313,36 +322,42 @@ class PositionalReads(MappedFile):
             os.posix_fadvise(self._reader.descriptor, offset, nbytes or 0, advice)
 
 
-class _PositionalFetch:
-    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes."""
+class PositionalFetch:
+    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes.
 
-    __slots__ = ("_nbytes", "_path", "descriptor")
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
+
+    __slots__ = ("descriptor", "nbytes", "path")
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.descriptor = -1
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self.descriptor = os.open(path, flags)
-        self._nbytes = os.fstat(self.descriptor).st_size
+        self.nbytes = os.fstat(self.descriptor).st_size
 
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
 
     def __getitem__(self, item: slice, /) -> bytes:
-        start, stop = item.start, min(item.stop, self._nbytes)  # as slices of a map do
-        data = _pread(self.descriptor, stop - start, start) if stop > start else b""
+        start, stop = item.start, min(item.stop, self.nbytes)  # as slices of a map do
+        data = pread(self.descriptor, stop - start, start) if stop > start else b""
         if len(data) >= stop - start:
             return data
         parts = [data]
         position = start + len(data)
         while position < stop:  # one call reads at most 2 GiB on Linux
-            more = _pread(self.descriptor, stop - position, position)
+            more = pread(self.descriptor, stop - position, position)
             if not more:
                 raise TruncatedError(
                     f"{stop - position} bytes are missing: the file shrank while it was open; "
                     "open it again",
-                    path=self._path,
+                    path=self.path,
                     offset=position,
                 )
             parts.append(more)
@@ -350,82 +365,15 @@ class _PositionalFetch:
         return b"".join(parts)
 
 
-class CachedReads(PositionalReads):
-    """A file read by position, but only what the system has in memory.
-
-    What would have to wait for a disk raises BlockingIOError instead: for event loops, which then
-    leave the reading to a thread.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-
-    Raises
-    ------
-    UnsupportedError
-        Where the operating system, or the file's, cannot tell.
-    """
-
-    backend = "cached"
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        try:
-            self.fetch[0 : min(self.nbytes, 1)]
-        except BlockingIOError:
-            pass  # it can tell
-        except OSError as error:
-            raise UnsupportedError(
-                f"this file system cannot tell what is in memory: {error.strerror}", path=path
-            ) from None
-
-    @staticmethod
-    def _reader_of(path: Path) -> _PositionalFetch:
-        if not hasattr(os, "RWF_NOWAIT"):
-            raise UnsupportedError("only Linux can tell what of a file is in memory", path=path)
-        return _CachedFetch(path)
-
-    def gather(
-        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint8]:
-        ends = nbytes.cumsum().tolist()
-        data = bytearray(ends[-1] if ends else 0)
-        view, descriptor = memoryview(data), self._reader.descriptor
-        parts = [(view[begin:end],) for begin, end in zip([0, *ends], ends, strict=False)]
-        places = offsets.tolist()
-        found = map(os.preadv, repeat(descriptor), parts, places, repeat(os.RWF_NOWAIT))
-        if sum(found) == len(data):
-            return np.frombuffer(data, np.uint8)
-        return MappedFile.gather(self, offsets, nbytes)
-
-
-class _CachedFetch(_PositionalFetch):
-    """``fetch[start:stop]`` by preadv2(2) with RWF_NOWAIT."""
-
-    __slots__ = ()
-
-    def __getitem__(self, item: slice, /) -> bytes:
-        start, stop = item.start, min(item.stop, self._nbytes)
-        if stop <= start:
-            return b""
-        data = bytearray(stop - start)
-        found = os.preadv(self.descriptor, (data,), start, os.RWF_NOWAIT)
-        if found == len(data):
-            return bytes(data)
-        if start + found >= os.fstat(self.descriptor).st_size:
-            return super().__getitem__(item)  # which raises: the file shrank
-        raise BlockingIOError(errno.EAGAIN, "not in memory", os.fspath(self._path))
-
-
 if hasattr(os, "pread"):
-    _pread = os.pread
+    pread = os.pread
 else:  # Windows: a descriptor has one position, so only one thread at a time may move it
     import threading
 
     _position_lock = threading.Lock()
 
-    def _pread(number: int, nbytes: int, offset: int) -> bytes:
+    def pread(number: int, nbytes: int, offset: int, /) -> bytes:
+        """Read from a position, as os.pread does elsewhere."""
         with _position_lock:
             os.lseek(number, offset, os.SEEK_SET)
             return os.read(number, nbytes)
@@ -461,13 +409,6 @@ class BytesFile(MappedFile):
 
     def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
         pass
-
-
-_CLASSES: dict[Backend, Callable[[Path], MappedFile]] = {
-    "mmap": MemoryMap,
-    "read": PositionalReads,
-    "cached": CachedReads,
-}
 
 
 def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -533,7 +474,17 @@ def open_mapped(
         raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
     if not stat.S_ISREG(mode):
         raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
-    file = _CLASSES[backend](location)
+    file = _class_of(backend)(location)
     if access != "normal":
         file.advise(access)
     return file
+
+
+def _class_of(backend: Backend) -> Callable[[Path], MappedFile]:
+    if backend == "mmap":
+        return MemoryMap
+    if backend == "read":
+        return PositionalReads
+    from embmap.cached_reads import CachedReads  # builds on this module
+
+    return CachedReads

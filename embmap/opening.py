@@ -66,7 +66,8 @@ def open(
     backend : {"mmap", "read", "cached"}
         Map the file; or read the parts that are asked for: the same bytes as copies, for network
         disks and for files that may be truncated by others; or read them only as far as the system
-        has them in memory, and raise BlockingIOError for the rest, for event loops (on Linux).
+        has them in memory (on Linux), for event loops: for the rest the BlockingIOError is raised
+        whose ``load()`` reads it, which a thread does before the loop asks again.
     access : {"normal", "random", "sequential", "willneed"}
         How it will be read: advice to the operating system.
     index : {"auto", "memory", "require"} or path-like

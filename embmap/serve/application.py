@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -44,6 +45,7 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+_SWITCH_SECONDS = 0.0003
 _OPEN = ("/", "/healthz")  # what is seen without a token, with everything under /static/
 _MODEL_ROUTES = {
     "/v1/{name}/vectors/{word:path}": Task("GET", lookups.vectors, is_quick=True),
@@ -67,6 +69,8 @@ def from_environment() -> ASGIApp:
     ASGI application
         With the settings of the file that EMBMAP_SERVE_SETTINGS names.
     """
+    # A thread that waits for Python's lock gets it after this long, however busy the loop is.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     return application(Settings.from_json(Path(os.environ[SETTINGS]).read_text("utf-8")))
 
 

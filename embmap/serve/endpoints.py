@@ -10,7 +10,6 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -18,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from embmap.cached_reads import NotInMemoryError
 from embmap.embedding_file import EmbeddingFile
 from embmap.serve.asking import body_fields, query_fields
 from embmap.serve.call import Call
@@ -30,6 +30,7 @@ from embmap.serve.settings import Limits
 __all__ = ["Endpoint", "ModelEndpoint", "response", "response_of"]
 
 _LOG = logging.getLogger("embmap.serve")
+_TRIES = 4  # words, rows, norms; and what was lost again meanwhile
 _DRAINED = 8  # times the limit: who is still sending hears of no refusal
 
 
@@ -107,19 +108,27 @@ class ModelEndpoint:
         with self._pool.admitted():
             model = self._models[request.path_params["name"]]
             body = None if self._task.method == "GET" else await _body(request, self._limits)
-            found = self._at_once(model, request, body) if self._task.is_quick else None
+            found = await self._at_once(model, request, body) if self._task.is_quick else None
             if found is None:
                 found = await self._pool.run(self._in_thread, model, request, body)
         request.scope["embmap.vectors"] = found.n_vectors
         return response(found)
 
-    def _at_once(self, model: Model, request: Request, body: bytes | None) -> Answer | None:
-        """Answer on the event loop, unless that would wait for something."""
-        version = model.ready()
-        if version is None or version.cached is None:
-            return None
-        with suppress(BlockingIOError):
-            return self._answer(model, version, version.cached, request, body)
+    async def _at_once(self, model: Model, request: Request, body: bytes | None) -> Answer | None:
+        """Answer on the event loop, once threads have read what is not in memory.
+
+        A thread that answered all of it would take and give up Python's lock for each row.
+        """
+        for _ in range(_TRIES):
+            version = model.ready()
+            if version is None or version.cached is None:
+                return None
+            try:
+                return self._answer(model, version, version.cached, request, body)
+            except NotInMemoryError as absent:
+                await self._pool.run(absent.load)
+            except BlockingIOError:  # it takes long
+                return None
         return None
 
     def _in_thread(self, model: Model, request: Request, body: bytes | None) -> Answer:

@@ -26,6 +26,7 @@ from embmap.serve.representations import (
 __all__ = ["lookup", "vectors"]
 
 _QUICK_NBYTES = 1 << 19  # of vectors: less time than a thread takes to wake up
+_QUICK_WORDS = 16  # composed from subwords
 MISSING = ("error", "null", "subwords")
 
 
@@ -90,12 +91,14 @@ def lookup(call: Call) -> Answer:
     media_type = call.media_type()
     dynamic = dynamic_file(file) if over_time else None
     nbytes = check_size(call, len(asked if words is None else words), dynamic)
-    call.check_quick(quick=nbytes <= _QUICK_NBYTES and missing != "subwords")
+    call.check_quick(quick=nbytes <= _QUICK_NBYTES)
     if words is None:
         rows = existing(asked, file)
     else:
         check_words(file)
         rows = file.find(words)
+        few = int(np.count_nonzero(rows < 0)) <= _QUICK_WORDS
+        call.check_quick(quick=few or missing != "subwords")
     found, known = look_up(file, matrix, words, rows, missing, dynamic)
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
     absent = np.flatnonzero(~known).tolist()

@@ -1,0 +1,181 @@
+"""Positional reads that do not wait for a disk, for event loops.
+
+The system is asked for what it has in memory (preadv2 with RWF_NOWAIT, which Linux has). A few
+ranges that it does not have are read all the same where the disk was quick lately: giving them to a
+thread and asking again would take longer.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import UnsupportedError
+from embmap.mapping import MappedFile, PositionalFetch, PositionalReads, pread
+
+__all__ = ["CachedReads", "NotInMemoryError"]
+
+_LOADED = 1 << 20  # bytes read at a time to have them in memory
+_PATIENCE = 0.001  # seconds that a disk may be expected to take
+
+Ranges = list[tuple[int, int]]
+
+
+class NotInMemoryError(BlockingIOError):
+    """Parts of a file opened with ``backend="cached"`` would have to be read from a disk.
+
+    Parameters
+    ----------
+    reader : object
+        Reads the file.
+    ranges : list of (int, int)
+        Offsets and sizes, in bytes.
+    """
+
+    def __init__(self, reader: CachedFetch, ranges: Ranges) -> None:
+        super().__init__(errno.EAGAIN, "not in memory", os.fspath(reader.path))
+        self._reader = reader
+        self._ranges = ranges
+
+    def load(self) -> None:
+        """Have the system read them: to be called in a thread, before asking again.
+
+        Raises
+        ------
+        OSError
+            When they cannot be read.
+        """
+        self._reader.load(self._ranges)
+
+
+class CachedFetch(PositionalFetch):
+    """``fetch[start:stop]`` of what is in memory.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
+
+    __slots__ = ("_latency",)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._latency = math.inf  # seconds a range took when it was last read from the disk
+
+    def __getitem__(self, item: slice, /) -> bytes:
+        """Return the bytes of a range."""
+        start, stop = item.start, min(item.stop, self.nbytes)
+        if stop <= start:
+            return b""
+        data = bytearray(stop - start)
+        try:
+            found = os.preadv(self.descriptor, (data,), start, os.RWF_NOWAIT)
+        except BlockingIOError:
+            found = 0
+        if found < len(data):
+            if start + found < os.fstat(self.descriptor).st_size:
+                self.wait_for([(start, stop - start)])
+            return super().__getitem__(item)  # which raises when the file shrank
+        return bytes(data)
+
+    def wait_for(self, ranges: Ranges) -> None:
+        """Have the system read a few ranges if it is quick about it.
+
+        Parameters
+        ----------
+        ranges : list of (int, int)
+            Offsets and sizes, in bytes.
+
+        Raises
+        ------
+        NotInMemoryError
+            When it was not, lately.
+        """
+        if len(ranges) * self._latency > _PATIENCE:
+            raise NotInMemoryError(self, ranges)
+        self.load(ranges)
+
+    def load(self, ranges: Ranges) -> None:
+        """Have the system read ranges, however long it takes.
+
+        Parameters
+        ----------
+        ranges : list of (int, int)
+            Offsets and sizes, in bytes.
+        """
+        begun = time.perf_counter()
+        for start, nbytes in ranges if len(ranges) > 1 else ():  # the disk chooses the order
+            os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
+        for start, nbytes in ranges:
+            for begin in range(start, start + nbytes, _LOADED):
+                pread(self.descriptor, min(_LOADED, start + nbytes - begin), begin)
+        self._latency = (time.perf_counter() - begun) / len(ranges)
+
+
+class CachedReads(PositionalReads):
+    """A file read by position, but only what the system has in memory or gives at once.
+
+    For the rest NotInMemoryError is raised, for event loops: a thread loads it, and they ask again.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the operating system, or the file's, cannot tell what is in memory.
+    """
+
+    backend = "cached"
+    _reader: CachedFetch
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self.fetch[0 : min(self.nbytes, 1)]
+        except NotInMemoryError:
+            pass  # it can tell
+        except OSError as error:
+            raise UnsupportedError(
+                f"this file system cannot tell what is in memory: {error.strerror}", path=path
+            ) from None
+
+    def _open(self, path: Path) -> CachedFetch:
+        if not hasattr(os, "RWF_NOWAIT"):
+            raise UnsupportedError("only Linux can tell what of a file is in memory", path=path)
+        return CachedFetch(path)
+
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        ends = nbytes.cumsum().tolist()
+        data = bytearray(ends[-1] if ends else 0)
+        view, descriptor = memoryview(data), self._reader.descriptor
+        parts = [(view[begin:end],) for begin, end in zip([0, *ends], ends, strict=False)]
+        places = offsets.tolist()
+        reads = map(os.preadv, repeat(descriptor), parts, places, repeat(os.RWF_NOWAIT))
+        found: list[int] = []
+        absent: list[int] = []
+        while len(found) < len(parts):
+            try:
+                found.extend(reads)  # keeps what came before an error
+            except BlockingIOError:
+                absent.append(len(found))
+                found.append(0)
+        if absent:
+            self._reader.wait_for([(places[i], len(parts[i][0])) for i in absent])
+            for i in absent:
+                found[i] = os.preadv(descriptor, parts[i], places[i])
+        if sum(found) == len(data):
+            return np.frombuffer(data, np.uint8)
+        return MappedFile.gather(self, offsets, nbytes)
