@@ -241,6 +241,22 @@ def test_the_client_is_equal_to_the_local_file(served, paths):
             assert (len(remote), remote.dim, remote.dtype) == (len(file), file.dim, file.dtype)
             for key in ("w3", "a/b", 5, -1, slice(2, 9, 3), ["w1", "zwölf"], [1, 2], []):
                 assert np.array_equal(remote[key], file[key]), key
+            for name_ in ("vectors",) if name != "dwe" else ("vectors", "timestep"):
+                here, there = getattr(file, name_), getattr(remote, name_)
+                if name_ == "timestep":
+                    here, there = here(-2), there(-2)
+                assert (there.shape, there.dtype) == (here.shape, here.dtype)
+                for key in (3, -2, slice(1, 30, 4), [5, 0], np.array([2, -1]), [], slice(9, 2)):
+                    assert np.array_equal(there[key], here[key]), key
+                assert np.array_equal(there.take([4, 4]), here.take([4, 4]))
+                mask = np.arange(len(here)) % 7 == 0
+                assert np.array_equal(there[mask], here[mask])
+                for wrong in (len(here), -len(here) - 1, mask[1:]):
+                    with pytest.raises(IndexError):
+                        there[wrong]
+            assert remote.shape == file.shape
+            assert remote.find(["w1", "none", "zwölf"]).tolist() == [1, -1, 40]
+            assert remote.find([]).tolist() == []
             assert "w1" in remote
             assert "none" not in remote
             assert remote.get("none", 3) == 3

@@ -179,20 +179,22 @@ class Fields:
             refuse(f"{name!r} is a whole number from {least} to {most}")
         return value
 
-    def flag(self, name: str) -> bool:
-        """Take a truth value, false when it is not there.
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Take a truth value.
 
         Parameters
         ----------
         name : str
             Of the field.
+        default : bool
+            What it is when it is not there.
 
         Returns
         -------
         bool
             The value.
         """
-        value = self._values.pop(name, False)
+        value = self._values.pop(name, default)
         if isinstance(value, str) and value in ("true", "false"):
             return value == "true"
         if not isinstance(value, bool):

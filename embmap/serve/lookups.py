@@ -75,6 +75,7 @@ def lookup(call: Call) -> Answer:
     fields, file = call.fields, call.file
     missing = fields.choice("missing", MISSING)
     over_time = fields.flag("trajectories")
+    with_vectors = fields.flag("vectors", default=True)
     facts: dict[str, Any] = {}
     words: list[str] | None = None
     asked: list[int] = []
@@ -86,9 +87,9 @@ def lookup(call: Call) -> Answer:
         asked = fields.rows("rows")
     if over_time and "t" in fields:
         refuse("ask for either 't' or 'trajectories'")
-    matrix = asked_vectors(call)
+    matrix = asked_vectors(call) if with_vectors or "t" in fields else None
     fields.check_rest()
-    media_type = call.media_type()
+    media_type = call.media_type(many=with_vectors)
     dynamic = dynamic_file(file) if over_time else None
     nbytes = check_size(call, len(asked if words is None else words), dynamic)
     call.check_quick(quick=nbytes <= _QUICK_NBYTES)
@@ -99,8 +100,11 @@ def lookup(call: Call) -> Answer:
         rows = file.find(words)
         few = int(np.count_nonzero(rows < 0)) <= _QUICK_WORDS
         call.check_quick(quick=few or missing != "subwords")
-    found, known = look_up(file, matrix, words, rows, missing, dynamic)
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
+    if matrix is None or not with_vectors:
+        check_known(words, rows, missing)
+        return json_answer(facts)
+    found, known = look_up(file, matrix, words, rows, missing, dynamic)
     absent = np.flatnonzero(~known).tolist()
     if media_type != JSON:
         return vectors_answer(media_type, facts, found, absent)
@@ -146,9 +150,8 @@ def look_up(
     """
     known = rows >= 0
     if words is not None and not known.all():
+        check_known(words, rows, missing)
         unknown = np.flatnonzero(~known)
-        if missing == "error":
-            raise unknown_word(words[int(unknown[0])], unknown.size)
         if missing == "subwords" and dynamic is None:
             composed = [file.get(words[i]) for i in unknown.tolist()]
             known[unknown] = [vector is not None for vector in composed]
@@ -163,6 +166,23 @@ def look_up(
         found = np.zeros((len(rows), *found.shape[1:]), found.dtype)
     found[~known] = 0
     return found, known
+
+
+def check_known(words: list[str] | None, rows: npt.NDArray[np.int64], missing: str) -> None:
+    """Refuse unknown words where they are an error.
+
+    Parameters
+    ----------
+    words : list of str or None
+        The words, if words were asked for.
+    rows : numpy.ndarray
+        Shape (n,), int64: their rows, -1 where absent.
+    missing : {"error", "null", "subwords"}
+        What to do about those.
+    """
+    unknown = np.flatnonzero(rows < 0)
+    if words is not None and unknown.size and missing == "error":
+        raise unknown_word(words[int(unknown[0])], unknown.size)
 
 
 def existing(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:

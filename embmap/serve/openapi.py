@@ -147,6 +147,7 @@ def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
         "missing": {"enum": ["error", "null", "subwords"], "default": "error"},
         "trajectories": {"type": "boolean", "default": False},
         "t": _INTEGER,
+        "vectors": {"type": "boolean", "default": True},
     }
     words = {"type": "array", "items": word, "maxItems": limits.words}
     rows = {
@@ -178,7 +179,7 @@ def _similar(word: dict[str, Any], n: dict[str, Any]) -> dict[str, Any]:
 def _looked_up() -> dict[str, Any]:
     vector = {"anyOf": [_NUMBERS, {"type": "array", "items": _NUMBERS}, {"type": "null"}]}
     facts = {"words": _list(_STRING), "rows": _list(_nullable("integer")), "vectors": _list(vector)}
-    return _closed(facts, ["rows", "vectors"])
+    return _closed(facts, ["rows"])
 
 
 def _trajectory() -> dict[str, Any]:

@@ -1,135 +1,27 @@
-"""Files that another process serves, with the face of local ones: ``embmap.connect(url)``.
-
-Needs nothing but the standard library and numpy. Vectors travel as .npy, so what arrives are the
-numbers of the file; errors are those that the local file would raise.
-"""
+"""A file that a server serves, and its vectors."""
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import operator
-import threading
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import EmbmapError, UnknownWordError
+from embmap.client.connections import Connections, RemoteError, Reply
+from embmap.client.matrix import RemoteMatrix
+from embmap.errors import UnknownWordError
 from embmap.similarity import Metric, Neighbor
 
-__all__ = ["RemoteError", "RemoteFile", "Server", "connect"]
+__all__ = ["RemoteFile"]
 
 _NPY = "application/x-npy"
-_JSON = "application/json"
 _BODY_SHARE = 0.9  # of what a body may have: escapes and braces take some
-
-
-class RemoteError(EmbmapError, OSError):
-    """A server refused or could not answer, for a reason that local files do not have.
-
-    Parameters
-    ----------
-    status : int
-        Of the response; 0 when there was none.
-    code : str
-        What the server calls it.
-    message : str
-        And what it says.
-    """
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        self.status = status
-        self.code = code
-        self.message = message
-        super().__init__(f"{message} ({status} {code})" if status else message)
-
-
-class _Reply(NamedTuple):
-    media_type: str
-    missing: str
-    content: bytes
-
-
-class _Connections:
-    """One connection for each thread, kept alive."""
-
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"{url!r} is no URL of a server: write http://HOST:PORT")
-        secure = parts.scheme == "https"
-        self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self._address = (parts.hostname, parts.port)
-        self._timeout = timeout
-        self._base = parts.path.rstrip("/")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._local = threading.local()
-        self._all: list[http.client.HTTPConnection] = []
-
-    def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            host, port = self._address
-            connection = self._local.connection = self._kind(host, port, timeout=self._timeout)
-            self._all.append(connection)
-        return connection
-
-    def ask(self, path: str, body: Any = None, accept: str = _JSON) -> _Reply:
-        headers = {**self._headers, "Accept": accept}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = _JSON
-            data = json.dumps(body).encode()
-        method = "GET" if data is None else "POST"
-        for last in (False, True):
-            connection = self._connection()
-            fresh = connection.sock is None
-            try:
-                connection.request(method, self._base + path, data, headers)
-                response = connection.getresponse()
-                content = response.read()
-            except (http.client.HTTPException, OSError) as error:
-                connection.close()
-                # A server may close a connection that nothing is said on; requests only read.
-                if fresh or last or isinstance(error, TimeoutError):
-                    raise RemoteError(0, "unreachable", f"no answer: {error}") from error
-                continue
-            if response.status != 200:
-                raise _error_of(response.status, content)
-            kind = response.getheader("Content-Type", "").partition(";")[0]
-            return _Reply(kind, response.getheader("Embmap-Missing", ""), content)
-        raise AssertionError  # the loop has answered or raised
-
-    def json(self, path: str, body: Any = None) -> Any:
-        return json.loads(self.ask(path, body).content)
-
-    def close(self) -> None:
-        for connection in self._all:
-            connection.close()
-
-    def __del__(self) -> None:
-        for connection in getattr(self, "_all", ()):
-            connection.close()
-
-
-def _error_of(status: int, content: bytes) -> Exception:
-    try:
-        error = json.loads(content)["error"]
-        code, message = str(error["code"]), str(error["message"])
-    except (ValueError, LookupError, TypeError):
-        return RemoteError(status, "error", "the server answered something else than an error")
-    if code == "unknown_word":
-        return UnknownWordError(error.get("word", ""), n_unknown=error.get("n_unknown", 1))
-    if code == "unknown_row":
-        return IndexError(message)
-    if status in (400, 422):
-        return ValueError(message)
-    return RemoteError(status, code, message)
+_What = Literal["words", "rows"]
 
 
 class RemoteFile:
@@ -159,7 +51,7 @@ class RemoteFile:
     """
 
     def __init__(
-        self, connections: _Connections, facts: dict[str, Any], limits: dict[str, int]
+        self, connections: Connections, facts: dict[str, Any], limits: dict[str, int]
     ) -> None:
         self._connections = connections
         self._limits = limits
@@ -190,8 +82,76 @@ class RemoteFile:
         """Whether a word is in the vocabulary; words composed from subwords are not."""
         if not isinstance(word, str) or not self._has_words:
             return False
-        answer = self._connections.json(self._base + "lookup", {"words": [word], "missing": "null"})
-        return answer["rows"][0] is not None
+        return bool(self.find([word])[0] >= 0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, dim) of the vectors; (T, rows, dim) of a DWE file."""
+        shape = (self._n_rows, self.dim)
+        return shape if self.num_timesteps is None else (self.num_timesteps, *shape)
+
+    @property
+    def vectors(self) -> RemoteMatrix:
+        """The vectors by row; of a DWE file those of the last time step."""
+        return self._matrix({"trajectories": False})
+
+    def timestep(self, t: int) -> RemoteMatrix:
+        """Return the vectors of a DWE file at one time step.
+
+        Parameters
+        ----------
+        t : int
+            The time step; negative ones count from the end.
+
+        Returns
+        -------
+        RemoteMatrix
+            Nothing has been asked for yet.
+
+        Raises
+        ------
+        IndexError
+            For a time step that does not exist.
+        ValueError
+            For a file of another format.
+        """
+        steps = self._steps()
+        if not -steps <= t < steps:
+            raise IndexError(f"timestep {t} of {steps}")
+        return self._matrix({"t": operator.index(t) % steps})
+
+    def _matrix(self, at: dict[str, Any]) -> RemoteMatrix:
+        """Return what gives rows at the time steps that fields of a request tell."""
+        return RemoteMatrix(
+            (self._n_rows, self.dim), self.dtype, lambda rows: self._looked_up(rows, "rows", at=at)
+        )
+
+    def _steps(self) -> int:
+        if self.num_timesteps is None:
+            raise ValueError(f"{self.format} files have no time steps")
+        return self.num_timesteps
+
+    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """Return the rows of words.
+
+        Parameters
+        ----------
+        words : iterable of str
+            The words.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,), int64: rows, -1 for words that are not in the vocabulary.
+        """
+        if isinstance(words, str):
+            raise TypeError("find takes a list of words")
+        rows: list[int] = []
+        for part in self._portions(list(words), 8):
+            body = {"words": part, "missing": "null", "vectors": False}
+            found = self._connections.json(self._base + "lookup", body)["rows"]
+            rows += [-1 if row is None else row for row in found]
+        return np.array(rows, np.int64)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Return vectors by word or row; of a DWE file their trajectories.
@@ -214,40 +174,30 @@ class RemoteFile:
             For a row that does not exist.
         """
         if isinstance(key, str):
-            vector: npt.NDArray[Any] = self._looked_up([key], "words", None)[0]
+            vector: npt.NDArray[Any] = self._looked_up([key], "words")[0]
             return vector
-        if isinstance(key, slice):
-            return self._rows(range(*key.indices(self._n_rows)))
-        if (isinstance(key, np.ndarray) and key.ndim) or isinstance(key, Sequence):
+        if isinstance(key, list | tuple | np.ndarray):
             items = key.tolist() if isinstance(key, np.ndarray) else list(key)
-            if any(isinstance(item, str) for item in items):
-                return self._looked_up(items, "words", None)
-            if items and isinstance(items[0], bool):
-                return self._rows(np.flatnonzero(items).tolist())
-            return self._rows(items)
-        row: npt.NDArray[Any] = self._rows([key])[0]
-        return row
-
-    def _rows(self, rows: Iterable[Any]) -> npt.NDArray[Any]:
-        asked = [operator.index(row) for row in rows]
-        for row in asked:
-            if not -self._n_rows <= row < self._n_rows:
-                raise IndexError(f"row {row} of {self._n_rows}")
-        return self._looked_up([row % self._n_rows for row in asked], "rows", None)
+            if isinstance(items, list) and any(isinstance(item, str) for item in items):
+                return self._looked_up(items, "words")
+        over_time = self.num_timesteps is not None
+        return self._matrix({"trajectories": over_time})[key]
 
     def _looked_up(
         self,
         asked: list[Any],
-        what: Literal["words", "rows"],
-        fill: float | None,
-        *,
-        over_time: bool = True,
+        what: _What,
+        fill: float | None = None,
+        at: dict[str, Any] | None = None,
     ) -> npt.NDArray[Any]:
-        over_time = over_time and self.num_timesteps is not None
+        """Return vectors: at all time steps, where there are any, unless `at` tells another."""
+        if at is None:
+            at = {"trajectories": self.num_timesteps is not None}
+        over_time = at.get("trajectories", False)
         shape = (self.num_timesteps or 0, self.dim) if over_time else (self.dim,)
         parts: list[npt.NDArray[Any]] = []
         for part in self._portions(asked, int(np.prod(shape)) * 4):
-            body: dict[str, Any] = {what: part, "missing": "subwords", "trajectories": over_time}
+            body = {what: part, "missing": "subwords", **at}
             reply = self._connections.ask(self._base + "lookup", body, _NPY)
             vectors = _vectors_of(reply, (len(part), *shape))
             missing = [int(i) for i in reply.missing.split(",") if i]
@@ -328,7 +278,7 @@ class RemoteFile:
         if isinstance(words, str):
             raise TypeError("batch takes a list of words; f[word] takes one")
         fill = {"raise": None, "zero": 0.0, "nan": float("nan")}[missing]
-        return self._looked_up(list(words), "words", fill, over_time=False)
+        return self._looked_up(list(words), "words", fill, {"trajectories": False})
 
     def most_similar(self, query: Any, n: int = 10, metric: Metric = "cosine") -> list[Neighbor]:
         """Return the words whose vectors are nearest to that of a word, or to a vector.
@@ -401,8 +351,7 @@ class RemoteFile:
         ValueError
             For a file of another format.
         """
-        if self.num_timesteps is None:
-            raise ValueError(f"{self.format} files have no time steps")
+        self._steps()
         return self[word]
 
     def most_related(self, word: str, t: int, n: int = 10) -> list[Neighbor]:
@@ -427,90 +376,11 @@ class RemoteFile:
         UnknownWordError
             For a word that is not in the vocabulary.
         """
-        quoted = urllib.parse.quote(word, safe="")
-        return _neighbors(self._connections.json(f"{self._base}related/{quoted}?t={t}&n={n}"))
+        query = urllib.parse.urlencode({"word": word, "t": t, "n": n})
+        return _neighbors(self._connections.json(f"{self._base}related?{query}"))
 
 
-class Server(Mapping[str, RemoteFile]):
-    """The files of a server by name. Threads may share it; each has its own connection.
-
-    Parameters
-    ----------
-    connections : object
-        Leads to the server.
-    """
-
-    def __init__(self, connections: _Connections) -> None:
-        self._connections = connections
-
-    @property
-    def models(self) -> list[dict[str, Any]]:
-        """What the server says about its files now."""
-        found: list[dict[str, Any]] = self._connections.json("/v1/models")["models"]
-        return found
-
-    def __getitem__(self, name: str) -> RemoteFile:
-        """Return a file; nothing is fetched of it but its sizes."""
-        answer = self._connections.json("/v1/models")
-        for facts in answer["models"]:
-            if facts["name"] == name:
-                if not facts["available"]:
-                    raise RemoteError(503, "model_unavailable", f"{name!r} cannot be read now")
-                return RemoteFile(self._connections, facts, answer["limits"])
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        """Return the names."""
-        return iter([facts["name"] for facts in self.models])
-
-    def __len__(self) -> int:
-        """Return the number of files."""
-        return len(self.models)
-
-    def close(self) -> None:
-        """Close the connections; they open again when they are needed."""
-        self._connections.close()
-
-    def __enter__(self) -> Self:
-        """Return the server."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        self.close()
-
-
-def connect(url: str, token: str | None = None, *, timeout: float = 60.0) -> Server:
-    """Reach a server of ``embmap serve``.
-
-    Parameters
-    ----------
-    url : str
-        Such as ``http://127.0.0.1:8808``.
-    token : str, optional
-        What it asks for.
-    timeout : float
-        Seconds to wait for an answer.
-
-    Returns
-    -------
-    Server
-        Its files by name. Nothing is sent before something is asked.
-
-    Raises
-    ------
-    ValueError
-        When that is no URL of a server.
-    """
-    return Server(_Connections(url, token, timeout))
-
-
-def _vectors_of(reply: _Reply, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _vectors_of(reply: Reply, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if reply.media_type != _NPY:
         raise RemoteError(200, "garbled", f"the server sent {reply.media_type}, not vectors")
     try:
