@@ -11,9 +11,8 @@ import pytest
 import embmap
 from tests.served import Served
 
-pytest.importorskip("starlette", reason="starlette is not installed")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-pytest.importorskip("typer", reason="typer is not installed")
+for module in ("starlette", "uvicorn", "httptools", "orjson", "typer"):
+    pytest.importorskip(module, reason=f"serving needs {module}")
 
 WORDS = [f"w{i}" for i in range(40)] + ["zwölf", "a/b", "what?", "ab", "abc"]
 TOKEN = "a-token-of-enough-letters"

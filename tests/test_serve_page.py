@@ -15,7 +15,7 @@ import pytest
 
 import embmap
 
-for module in ("selenium", "starlette", "uvicorn"):
+for module in ("selenium", "starlette", "uvicorn", "httptools", "orjson", "typer"):
     pytest.importorskip(module, reason=f"the page's tests need {module}")
 
 webdriver = pytest.importorskip("selenium.webdriver")
