@@ -252,6 +252,30 @@ def test_who_sends_slowly_is_told_so(path):
         assert answer_to(port, quick).startswith(b"HTTP/1.1 200 ")
 
 
+def test_more_requests_than_are_taken_and_answers_that_take_too_long(path, large):
+    head = b"POST /v1/a/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    get = b"GET /v1/a/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with (
+        in_process(settings_of(path, requests=1)) as port,
+        socket.create_connection(("127.0.0.1", port)) as slow,
+    ):
+        assert answer_to(port, get).startswith(b"HTTP/1.1 200 ")
+        slow.sendall(head % b"lookup" + b"Content-Length: 16\r\n\r\n")
+        while not (found := answer_to(port, get)).startswith(b"HTTP/1.1 429 "):
+            assert found.startswith(b"HTTP/1.1 200 ")  # the other is on its way
+        assert b"retry-after: 1" in found.lower()
+        slow.sendall(b'{"words":["w1"]}')
+        assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
+        while answer_to(port, get).startswith(b"HTTP/1.1 429 "):
+            pass
+    body = b'{"word": "1", "n": 1000}'
+    asked = head % b"similar" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with in_process(settings_of(large, seconds=1e-6)) as port:
+        found = answer_to(port, asked + body)
+        assert found.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
+
+
 def test_who_goes_away_leaves_nothing_behind(path):
     with serving(path) as server:
         for i in range(60):
@@ -300,7 +324,7 @@ def test_too_many_requests_and_slow_ones_are_refused_with_a_reason():
         pool.close()
         return codes
 
-    assert asyncio.run(scenario()) == [(503, "1"), (503, "5"), 3]
+    assert asyncio.run(scenario()) == [(429, "1"), (408, "5"), 3]
 
 
 # Signals

@@ -38,7 +38,9 @@ def description(limits: Limits) -> dict[str, Any]:
         "/healthz": {"get": _operation("Whether the server runs", _object({"status": _STRING}))},
         "/metrics": {"get": _text("Counts for Prometheus")},
         "/openapi.json": {"get": _operation("This description", {"type": "object"})},
-        "/v1/models": {"get": _operation("The files", _models(), errors=("406", "503"))},
+        "/v1/models": {
+            "get": _operation("The files", _models(), errors=("406", "408", "429", "503"))
+        },
         "/v1/{name}/lookup": {
             "post": _operation(
                 "Vectors of words or rows", _looked_up(), [name], _lookup(limits, word)
@@ -111,11 +113,11 @@ def _operation(
     body: dict[str, Any] | None = None,
     *,
     binary: bool = False,
-    errors: tuple[str, ...] = ("400", "404", "406", "422", "503"),
+    errors: tuple[str, ...] = ("400", "404", "406", "408", "422", "429", "503"),
 ) -> dict[str, Any]:
     told = {"description": "A problem", "content": {JSON: {"schema": _ref("Error")}}}
     found = {"description": summary, "content": {JSON: {"schema": answer}}}
-    codes = [*errors, "401", "421", *(("408", "413", "415") if body else ())]
+    codes = [*errors, "401", "421", *(("413", "415") if body else ())]
     operation: dict[str, Any] = {
         "summary": summary,
         "responses": {"200": _vectors(answer) if binary else found, **dict.fromkeys(codes, told)},

@@ -41,10 +41,10 @@ class Pool:
         Raises
         ------
         Problem
-            503 when there are as many already as may be.
+            429 when there are as many already as may be.
         """
         if self._n_requests + self._n_abandoned >= self._limits.requests:
-            raise Problem(503, "busy", "too many requests at once", {"Retry-After": "1"})
+            raise Problem(429, "busy", "too many requests at once", {"Retry-After": "1"})
         self._n_requests += 1
         try:
             yield
@@ -71,7 +71,7 @@ class Pool:
         Raises
         ------
         Problem
-            503 when it takes too long.
+            408 when it takes too long.
         """
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, function, *arguments)
@@ -80,7 +80,8 @@ class Pool:
             return future.result()
         self._n_abandoned += 1
         future.add_done_callback(self._forget)
-        raise Problem(503, "timeout", "the answer took too long", {"Retry-After": "5"})
+        told = f"the answer took more than {self._limits.seconds:g} s; ask for less"
+        raise Problem(408, "timeout", told, {"Retry-After": "5"})
 
     def _forget(self, future: asyncio.Future[Any]) -> None:
         self._n_abandoned -= 1
