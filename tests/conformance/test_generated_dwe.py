@@ -937,7 +937,7 @@ def test_opening_reads_no_table_and_no_data(path, layout, monkeypatch):
 
     if not hasattr(os, "pread"):
         pytest.skip("there is no pread here")
-    monkeypatch.setattr(mapping, "_pread", counted)
+    monkeypatch.setattr(mapping, "pread", counted)
     with embmap.open(path, backend="read") as f:
         (address,) = struct.unpack_from("<I", data, 16)
         assert max(end for _, end in reads) <= 4 * address

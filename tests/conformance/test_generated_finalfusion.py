@@ -704,6 +704,7 @@ def test_what_is_written_is_what_the_reference_reads(tmp_path_factory, made):
             assert f.subword_rows(word).tolist() == reference.subword_rows(decoded, word)
 
 
+@pytest.mark.skipif(tomli_w is None, reason="tomli-w is not installed")
 @settings(deadline=None, max_examples=30)
 @given(metadata=TOML)
 def test_metadata_given_as_values_are_read_as_values(tmp_path_factory, metadata):
