@@ -168,15 +168,23 @@ def client(port: int, requests: list[bytes], seconds: float, each: float | None)
 def ask(connection: socket.socket, request: bytes, buffer: memoryview) -> None:
     """Send a request and read its whole answer."""
     connection.sendall(request)
-    n = connection.recv_into(buffer)
+    n = received(connection, buffer)
     while (end := bytes(buffer[: min(n, 2048)]).find(b"\r\n\r\n")) < 0:
-        n += connection.recv_into(buffer[n:])
+        n += received(connection, buffer[n:])
     head = bytes(buffer[:end])
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(bytes(buffer[:n]))
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     while n < end + 4 + length:
-        n += connection.recv_into(buffer[n:])
+        n += received(connection, buffer[n:])
+
+
+def received(connection: socket.socket, buffer: memoryview) -> int:
+    """Read what has come; return how many bytes."""
+    n = connection.recv_into(buffer)
+    if not n:
+        raise ConnectionError("the server is gone")
+    return n
 
 
 def read_whole(path: Path) -> None:

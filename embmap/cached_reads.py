@@ -24,6 +24,8 @@ __all__ = ["CachedReads", "NotInMemoryError"]
 
 _LOADED = 1 << 20  # bytes read at a time to have them in memory
 _PATIENCE = 0.001  # seconds that a disk may be expected to take
+_REMEMBERED = 1.0  # seconds that its latency is believed in
+_SMALL = 1 << 16  # bytes of a range that is read at once
 
 Ranges = list[tuple[int, int]]
 
@@ -64,11 +66,12 @@ class CachedFetch(PositionalFetch):
         A regular file.
     """
 
-    __slots__ = ("_latency",)
+    __slots__ = ("_latency", "_measured")
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._latency = math.inf  # seconds a range took when it was last read from the disk
+        self._latency = 0.0  # seconds, of the slowest range when some were last read from the disk
+        self._measured = -math.inf  # when that was
 
     def __getitem__(self, item: slice, /) -> bytes:
         """Return the bytes of a range."""
@@ -87,7 +90,7 @@ class CachedFetch(PositionalFetch):
         return bytes(data)
 
     def wait_for(self, ranges: Ranges) -> None:
-        """Have the system read a few ranges if it is quick about it.
+        """Have the system read a few ranges if its disk is quick.
 
         Parameters
         ----------
@@ -97,9 +100,11 @@ class CachedFetch(PositionalFetch):
         Raises
         ------
         NotInMemoryError
-            When it was not, lately.
+            When it was not within the last second, or nothing is known about it.
         """
-        if len(ranges) * self._latency > _PATIENCE:
+        known = time.monotonic() - self._measured < _REMEMBERED
+        small = all(nbytes <= _SMALL for _, nbytes in ranges)
+        if not (known and small and len(ranges) * self._latency <= _PATIENCE):
             raise NotInMemoryError(self, ranges)
         self.load(ranges)
 
@@ -111,13 +116,24 @@ class CachedFetch(PositionalFetch):
         ranges : list of (int, int)
             Offsets and sizes, in bytes.
         """
-        begun = time.perf_counter()
-        for start, nbytes in ranges if len(ranges) > 1 else ():  # the disk chooses the order
+        absent = [each for each in ranges if not self._has(each[0])]  # others may have read some
+        for start, nbytes in absent if len(absent) > 1 else ():  # the disk chooses the order
             os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
-        for start, nbytes in ranges:
+        slowest = 0.0
+        for start, nbytes in absent:
+            begun = time.perf_counter()
             for begin in range(start, start + nbytes, _LOADED):
                 pread(self.descriptor, min(_LOADED, start + nbytes - begin), begin)
-        self._latency = (time.perf_counter() - begun) / len(ranges)
+            slowest = max(slowest, time.perf_counter() - begun)
+        if absent:
+            self._latency, self._measured = slowest, time.monotonic()
+
+    def _has(self, offset: int) -> bool:
+        """Whether the system has the start of a range in memory."""
+        try:
+            return os.preadv(self.descriptor, (bytearray(1),), offset, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
 
 
 class CachedReads(PositionalReads):

@@ -72,6 +72,13 @@ class EmbeddingFile(ABC):
     # What the file is
 
     @property
+    def mapped_files(self) -> tuple[MappedFile, ...]:
+        """The open files that are read: this one, and that of its words if they were given."""
+        self._check_open()
+        words = self._words.file
+        return (self._file,) if words is self._file else (self._file, words)
+
+    @property
     def path(self) -> Path:
         """The file."""
         return self._path

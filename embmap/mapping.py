@@ -63,6 +63,8 @@ class MappedFile(ABC):
         Its size when it was opened, in bytes.
     mtime_ns : int
         Its modification time when it was opened, in nanoseconds since the epoch.
+    identity : tuple of int or None
+        Its device and inode, which its path may lead to no longer; None for bytes in memory.
     backend : str
         "mmap", "read", "cached" or "bytes".
     fetch : Fetch
@@ -72,6 +74,7 @@ class MappedFile(ABC):
     path: Path | None
     nbytes: int
     mtime_ns: int
+    identity: tuple[int, int] | None
     backend: str
     fetch: Fetch
 
@@ -237,6 +240,7 @@ class MemoryMap(MappedFile):
             status = os.fstat(handle.fileno())
             self.nbytes = status.st_size
             self.mtime_ns = status.st_mtime_ns
+            self.identity = status.st_dev, status.st_ino
             if self.nbytes:
                 mapped = np.memmap(handle, dtype=np.uint8, mode="r", shape=(self.nbytes,))
                 self._map: mmap.mmap | None = _mmap_of(mapped)
@@ -290,6 +294,7 @@ class PositionalReads(MappedFile):
         status = os.fstat(self._reader.descriptor)
         self.nbytes = status.st_size
         self.mtime_ns = status.st_mtime_ns
+        self.identity = status.st_dev, status.st_ino
         self.fetch = self._reader
 
     def _open(self, path: Path) -> PositionalFetch:
@@ -394,6 +399,7 @@ class BytesFile(MappedFile):
         self.path = None
         self.nbytes = len(data)
         self.mtime_ns = 0
+        self.identity = None
         self.fetch = data
         self._data = data
 

@@ -287,10 +287,11 @@ class WordIndex:
             heads = lengths.astype(f"<u{prefix}").view(np.uint8).reshape(-1, prefix)
             wanted[firsts[:, np.newaxis] + np.arange(prefix)] = heads
         alike = self._file.gather(begins - prefix, sizes) == wanted
-        # An empty line has no letters to differ; reduceat cannot see empty ranges.
+        # An empty line has no letters to differ; reduceat cannot take empty ranges.
         matches = sizes == 0
+        full = ~matches
         if alike.size:
-            matches |= np.logical_and.reduceat(alike, np.minimum(firsts, alike.size - 1))
+            matches[full] = np.logical_and.reduceat(alike, firsts[full])
         equal[same] = matches
         return equal
 

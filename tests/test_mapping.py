@@ -138,14 +138,25 @@ def test_what_is_not_in_memory_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "preadv", not_cached)
     with pytest.raises(NotInMemoryError) as absent:
         file.gather(places, sizes)
-    monkeypatch.setattr("time.perf_counter", iter([0.0, 0.0005]).__next__)
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", iter([0.0, 0.0004, 0.0, 0.0003] * 2).__next__)
     absent.value.load()
-    monkeypatch.setattr("time.perf_counter", iter([0.0, 0.0001, 0.0, 3.0]).__next__)
-    # The disk took 0.25 ms a range: two of them are waited for, and eight are not.
+    # The disk took 0.4 ms: two ranges are waited for, and eighty are not.
     assert file.gather(places, sizes).tolist() == [*range(3, 8), *range(150, 160)]
     with pytest.raises(NotInMemoryError):
         file.gather(np.arange(80), np.ones(80, int))
+    now[0] += 2  # that was long ago
+    with pytest.raises(NotInMemoryError):
+        file.read(5, 2)
+    now[0] -= 2
+    monkeypatch.setattr("time.perf_counter", iter([0.0, 3.0]).__next__)
     assert file.read(5, 2) == bytes([5, 6])  # for the last time: it took three seconds
+    with pytest.raises(NotInMemoryError):
+        file.read(5, 2)
+    monkeypatch.setattr(os, "preadv", preadv)
+    absent.value.load()  # what is in memory says nothing about the disk
+    monkeypatch.setattr(os, "preadv", not_cached)
     with pytest.raises(NotInMemoryError):
         file.read(5, 2)
     monkeypatch.undo()

@@ -6,15 +6,18 @@ is ever written to a log but the template of its path.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,34 +32,34 @@ from embmap.serve.openapi import description
 from embmap.serve.pages import Pages
 from embmap.serve.pool import Pool
 from embmap.serve.problems import Problem
+from embmap.serve.protocol import HEADERS
 from embmap.serve.representations import JSON, chosen, json_answer
 from embmap.serve.settings import Settings, is_loopback, read_token
 
 __all__ = ["SETTINGS", "application", "from_environment"]
 
-SETTINGS = "EMBMAP_SERVE_SETTINGS"  # names the file with the settings
-_POLICY = (
-    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
-    "object-src 'none'"
-)
-_HEADERS = [
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
+SETTINGS = "EMBMAP_SERVE_SETTINGS"  # the settings as JSON; the token is not among them
+
+
+class _AnyWord(StringConvertor):
+    """Also words with slashes and with newlines in them."""
+
+    regex = r"[\s\S]+"
+
+
+register_url_convertor("word", _AnyWord())
 _SWITCH_SECONDS = 0.0003
 _OPEN = ("/", "/healthz")  # what is seen without a token, with everything under /static/
 _MODEL_ROUTES = {
-    "/v1/{name}/vectors/{word:path}": Task("GET", lookups.vectors, is_quick=True),
+    "/v1/{name}/vectors/{word:word}": Task("GET", lookups.vectors, is_quick=True),
     "/v1/{name}/lookup": Task("POST", lookups.lookup, is_quick=True),
     "/v1/{name}/vectors": Task("GET", lookups.vectors, is_quick=True),
     "/v1/{name}/similar": Task("POST", searches.similar),
     "/v1/{name}/analogy": Task("POST", searches.analogy),
     "/v1/{name}/complete": Task("GET", searches.complete),
-    "/v1/{name}/trajectory/{word:path}": Task("GET", over_time.trajectory),
+    "/v1/{name}/trajectory/{word:word}": Task("GET", over_time.trajectory),
     "/v1/{name}/trajectory": Task("GET", over_time.trajectory),
-    "/v1/{name}/related/{word:path}": Task("GET", over_time.related),
+    "/v1/{name}/related/{word:word}": Task("GET", over_time.related),
     "/v1/{name}/related": Task("GET", over_time.related),
 }
 
@@ -67,20 +70,23 @@ def from_environment() -> ASGIApp:
     Returns
     -------
     ASGI application
-        With the settings of the file that EMBMAP_SERVE_SETTINGS names.
+        With the settings in EMBMAP_SERVE_SETTINGS.
     """
     # A thread that waits for Python's lock gets it after this long, however busy the loop is.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    return application(Settings.from_json(Path(os.environ[SETTINGS]).read_text("utf-8")))
+    settings = Settings.from_json(os.environ[SETTINGS])
+    return application(settings, parent=os.getppid() if settings.workers > 1 else None)
 
 
-def application(settings: Settings) -> ASGIApp:
+def application(settings: Settings, parent: int | None = None) -> ASGIApp:
     """Return the application that serves some files.
 
     Parameters
     ----------
     settings : Settings
         Which, and what is refused.
+    parent : int, optional
+        The process that this one is a worker of, and ends with.
 
     Returns
     -------
@@ -101,9 +107,8 @@ def application(settings: Settings) -> ASGIApp:
         return response(json_answer({"status": "ok"}))
 
     async def list_models(request: Request) -> Response:
-        with pool.admitted():
-            chosen(request.headers.get("accept"), [JSON])
-            facts = await pool.run(models.facts)
+        chosen(request.headers.get("accept"), [JSON])
+        facts = await pool.run(pool.deadline(), models.facts)
         return response(json_answer({"models": facts, "limits": limits.told()}))
 
     async def counts(_: Request) -> Response:
@@ -125,19 +130,35 @@ def application(settings: Settings) -> ASGIApp:
     }
     routes = []
     for path, task in _MODEL_ROUTES.items():
-        endpoint = Endpoint(path, ModelEndpoint(task, models, pool, limits))
-        routes.append(Route(path, endpoint, methods=[task.method], name=path))
+        asked = Endpoint(_label(path), ModelEndpoint(task, models, pool, limits), pool)
+        routes.append(Route(path, asked, methods=[task.method], name=path))
     for path, respond in others.items():
-        routes.append(Route(path, Endpoint(path, respond), methods=["GET"], name=path))
-    metrics = Metrics((*_MODEL_ROUTES, *others), settings.folder)
+        endpoint = Endpoint(_label(path), respond, pool if path == "/v1/models" else None)
+        routes.append(Route(path, endpoint, methods=["GET"], name=path))
+    metrics = Metrics([_label(path) for path in (*_MODEL_ROUTES, *others)], settings.folder)
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
+        watching = None if parent is None else asyncio.create_task(_end_with(parent))
         yield
+        if watching is not None:
+            watching.cancel()
         pool.close()
 
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     return _Gate(router, settings, metrics)
+
+
+def _label(path: str) -> str:
+    """Return the template of a path as metrics have it, without the kinds of its parts."""
+    return re.sub(r":\w+}", "}", path)
+
+
+async def _end_with(parent: int) -> None:
+    """End this process when its parent was killed and can no longer end it."""
+    while os.getppid() == parent:
+        await asyncio.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Gate:
@@ -161,7 +182,7 @@ class _Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
         problem = self._refusal(scope)

@@ -85,7 +85,7 @@ class Call:
             A media type.
         """
         offered = [JSON, NPY] if many else [JSON]
-        if many and self.accept and ARROW in self.accept and arrow_is_there():
+        if many and self.accept and ARROW in self.accept.lower() and arrow_is_there():
             offered.append(ARROW)
         return chosen(self.accept, offered)
 

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
-from urllib.parse import parse_qsl
+from contextlib import nullcontext
+from typing import NamedTuple, cast
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -19,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from embmap.cached_reads import NotInMemoryError
 from embmap.embedding_file import EmbeddingFile
-from embmap.serve.asking import body_fields, query_fields
+from embmap.serve.asking import body_fields, query_fields, refuse
 from embmap.serve.call import Call
-from embmap.serve.models import Model, Models, Version
+from embmap.serve.models import Models, Version
 from embmap.serve.pool import Pool
 from embmap.serve.problems import Problem, problem_of
 from embmap.serve.representations import JSON, Answer
@@ -30,6 +31,8 @@ from embmap.serve.settings import Limits
 __all__ = ["Endpoint", "ModelEndpoint", "response", "response_of"]
 
 _LOG = logging.getLogger("embmap.serve")
+_QUICK_BODY = 1 << 16  # bytes that are parsed on the event loop
+_SENT_AT_ONCE = 1 << 16
 _TRIES = 4  # words, rows, norms; and what was lost again meanwhile
 _DRAINED = 8  # times the limit: who is still sending hears of no refusal
 
@@ -43,25 +46,40 @@ class Endpoint:
         The path of the route.
     respond : callable
         Returns the response to a request.
+    pool : Pool, optional
+        Who admits its requests.
     """
 
-    def __init__(self, template: str, respond: Callable[[Request], Awaitable[Response]]) -> None:
+    def __init__(
+        self,
+        template: str,
+        respond: Callable[[Request], Awaitable[Response]],
+        pool: Pool | None = None,
+    ) -> None:
         self._template = template
         self._respond = respond
+        self._pool = pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         scope["embmap.route"] = self._template
         try:
-            found = await self._respond(Request(scope, receive))
+            with nullcontext() if self._pool is None else self._pool.admitted():
+                found = await self._found(Request(scope, receive))
+                await _send(found, scope, receive, send)  # counts as long as it takes
+        except Problem as problem:  # it was not admitted
+            await response_of(problem)(scope, receive, send)
+
+    async def _found(self, request: Request) -> Response:
+        try:
+            return await self._respond(request)
         except ClientDisconnect:
-            found = Response(status_code=400)
+            return Response(status_code=400)
         except Exception as error:
             problem = problem_of(error)
             if problem.status == 500:
                 _tell(self._template, error)
-            found = response_of(problem)
-        await found(scope, receive, send)
+            return response_of(problem)
 
 
 class Task(NamedTuple):
@@ -105,54 +123,67 @@ class ModelEndpoint:
 
     async def __call__(self, request: Request) -> Response:
         """Return the response to a request."""
-        with self._pool.admitted():
-            model = self._models[request.path_params["name"]]
-            body = None if self._task.method == "GET" else await _body(request, self._limits)
-            found = await self._at_once(model, request, body) if self._task.is_quick else None
-            if found is None:
-                found = await self._pool.run(self._in_thread, model, request, body)
+        model = self._models[request.path_params["name"]]
+        body = None if self._task.method == "GET" else await _body(request, self._limits)
+        until = self._pool.deadline()
+        version = await model.current()
+        found = None
+        if self._task.is_quick and len(body or b"") <= _QUICK_BODY:
+            found = await self._at_once(version, request, body, until)
+        if found is None:
+            arguments = version, version.file, request, body
+            found = await self._pool.run(until, self._answer, *arguments)
         request.scope["embmap.vectors"] = found.n_vectors
         return response(found)
 
-    async def _at_once(self, model: Model, request: Request, body: bytes | None) -> Answer | None:
+    async def _at_once(
+        self, version: Version, request: Request, body: bytes | None, until: float
+    ) -> Answer | None:
         """Answer on the event loop, once threads have read what is not in memory.
 
         A thread that answered all of it would take and give up Python's lock for each row.
         """
-        for _ in range(_TRIES):
-            version = model.ready()
-            if version is None or version.cached is None:
-                return None
+        file = version.cached
+        for _ in range(_TRIES if file is not None else 0):
             try:
-                return self._answer(model, version, version.cached, request, body)
+                return self._answer(version, cast(EmbeddingFile, file), request, body)
             except NotInMemoryError as absent:
-                await self._pool.run(absent.load)
+                await self._pool.run(until, absent.load)
             except BlockingIOError:  # it takes long
                 return None
         return None
 
-    def _in_thread(self, model: Model, request: Request, body: bytes | None) -> Answer:
-        version = model.current()
-        return self._answer(model, version, version.file, request, body)
-
     def _answer(
-        self,
-        model: Model,
-        version: Version,
-        file: EmbeddingFile,
-        request: Request,
-        body: bytes | None,
+        self, version: Version, file: EmbeddingFile, request: Request, body: bytes | None
     ) -> Answer:
-        query = request.scope["query_string"].decode("latin-1")
-        fields = query_fields(parse_qsl(query, keep_blank_values=True), self._limits)
+        fields = query_fields(_query(request.scope), self._limits)
         if body is not None:
             fields.check_rest()
             fields = body_fields(body, self._limits)
         accept = ", ".join(request.headers.getlist("accept")) or None
-        word = request.path_params.get("word")
+        word = _path_word(request)
         answer = self._task.handler(Call(version, file, fields, word, accept, self._limits))
-        model.check_unchanged(version)
+        version.check_unchanged()
         return answer
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    """Return what the query says."""
+    try:
+        return parse_qsl(scope["query_string"].decode("ascii"), True, errors="strict")
+    except UnicodeDecodeError:
+        refuse("the query is not UTF-8")
+
+
+def _path_word(request: Request) -> str | None:
+    """Return the word in the path; the server has put U+FFFD where that is not UTF-8."""
+    word: str | None = request.path_params.get("word")
+    if word is not None and "\ufffd" in word:
+        try:
+            unquote_to_bytes(request.scope["raw_path"]).decode()
+        except UnicodeDecodeError:
+            refuse("the path is not UTF-8")
+    return word
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
@@ -185,6 +216,17 @@ async def _body(request: Request, limits: Limits) -> bytes:
     if n_read > limit:
         raise too_large
     return bytes(body)
+
+
+async def _send(found: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a response, and wait until the client has taken most of a large one."""
+    if len(found.body) <= _SENT_AT_ONCE or scope["method"] == "HEAD":
+        await found(scope, receive, send)
+        return
+    start = {"type": "http.response.start", "status": found.status_code}
+    await send({**start, "headers": found.raw_headers})
+    await send({"type": "http.response.body", "body": found.body, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def response(answer: Answer) -> Response:

@@ -21,6 +21,7 @@ from embmap.index_source import IndexChoice
 
 __all__ = ["IndexFolder"]
 
+Opener = Callable[[IndexChoice], EmbeddingFile]
 _LOG = logging.getLogger("embmap.serve")
 
 
@@ -33,27 +34,21 @@ class IndexFolder:
         The server's own; it is made when it is needed.
     name : str
         What the server calls the file.
-    opened : callable
-        Opens the file: ``opened(index)``, with what :func:`embmap.open` takes as `index`.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        name: str,
-        opened: Callable[[IndexChoice], EmbeddingFile],
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self._folder = Path(folder)
         self._name = name
-        self._opened = opened
 
-    def path_for(self, version: str) -> Path | None:
+    def path_for(self, label: str, opened: Opener) -> Path | None:
         """Return an index over the words of the file, making it unless another worker has.
 
         Parameters
         ----------
-        version : str
+        label : str
             Tells this content of the file from earlier ones; can be part of a file's name.
+        opened : callable
+            Opens this content: ``opened(index)``, with what :func:`embmap.open` takes as `index`.
 
         Returns
         -------
@@ -67,38 +62,40 @@ class IndexFolder:
         OSError
             When it cannot be read, or the index cannot be written.
         """
-        path = self._folder / f"{version}{SUFFIX}"
+        path = self._folder / f"{label}{SUFFIX}"
         if path.exists():
             return path
-        with self._opened("auto") as file:
+        with opened("auto") as file:
             if not file.vocab:
                 return None
             beside = file.vocab.source.existing_path()
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         with _locked(self._folder / "lock"):
             if not path.exists():
                 earlier = list(self._folder.glob(f"*{SUFFIX}"))
-                self._make(path, beside)
+                if beside is None or not self._copied(Path(beside), path, opened):
+                    with opened("memory") as file:
+                        file.build_index(path)
                 for each in earlier:  # whoever has it mapped keeps it
                     with contextlib.suppress(OSError):
                         each.unlink()
         return path
 
-    def _make(self, path: Path, beside: str | None) -> None:
-        """Copy the index beside the data if it holds, and build one otherwise."""
+    def _copied(self, beside: Path, path: Path, opened: Opener) -> bool:
+        """Copy the index beside the data if it holds."""
         copy = path.with_suffix(".copy")
         try:
-            if beside is not None:
+            if beside.is_file():  # and not what has no end
                 shutil.copyfile(beside, copy)
-                with self._opened(str(copy)) as file:
+                with opened(str(copy)) as file:
                     file.check_index()
                 copy.replace(path)
-                return
-        except (StaleIndexError, FileNotFoundError):
-            copy.unlink(missing_ok=True)
-            _LOG.warning("%s: its index does not match; another is built to serve it", self._name)
-        with self._opened("memory") as file:
-            file.build_index(path)
+                return True
+        except (StaleIndexError, OSError):
+            with contextlib.suppress(OSError):
+                copy.unlink()
+        _LOG.warning("%s: its index is of no use; another is built to serve it", self._name)
+        return False
 
 
 @contextlib.contextmanager

@@ -25,8 +25,9 @@ from embmap.serve.representations import (
 
 __all__ = ["lookup", "vectors"]
 
-_QUICK_NBYTES = 1 << 19  # of vectors: less time than a thread takes to wake up
-_QUICK_WORDS = 16  # composed from subwords
+# What takes a millisecond or two at the most: bytes of vectors, letters of words to be composed.
+_QUICK_NBYTES = {JSON: 1 << 16, NPY: 1 << 19, ARROW: 1 << 19}
+_QUICK_LETTERS = 64
 MISSING = ("error", "null", "subwords")
 
 
@@ -48,6 +49,8 @@ def vectors(call: Call) -> Answer:
     call.fields.check_rest()
     check_words(call.file)
     row = int(call.file.find([word])[0])
+    if row < 0:
+        call.check_quick(quick=len(word) <= _QUICK_LETTERS)
     found = matrix.row(row) if row >= 0 else call.file.batch([word])[0]
     known = row if row >= 0 else None
     if media_type == NPY:
@@ -91,15 +94,17 @@ def lookup(call: Call) -> Answer:
     fields.check_rest()
     media_type = call.media_type(many=with_vectors)
     dynamic = dynamic_file(file) if over_time else None
-    nbytes = check_size(call, len(asked if words is None else words), dynamic)
-    call.check_quick(quick=nbytes <= _QUICK_NBYTES)
+    if with_vectors:
+        nbytes = check_size(call, len(asked if words is None else words), dynamic)
+        call.check_quick(quick=nbytes <= _QUICK_NBYTES[media_type])
     if words is None:
         rows = existing(asked, file)
     else:
         check_words(file)
         rows = file.find(words)
-        few = int(np.count_nonzero(rows < 0)) <= _QUICK_WORDS
-        call.check_quick(quick=few or missing != "subwords")
+        if missing == "subwords":
+            letters = sum(len(words[i]) for i in np.flatnonzero(rows < 0).tolist())
+            call.check_quick(quick=letters <= _QUICK_LETTERS)
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
     if matrix is None or not with_vectors:
         check_known(words, rows, missing)
@@ -151,12 +156,6 @@ def look_up(
     known = rows >= 0
     if words is not None and not known.all():
         check_known(words, rows, missing)
-        unknown = np.flatnonzero(~known)
-        if missing == "subwords" and dynamic is None:
-            composed = [file.get(words[i]) for i in unknown.tolist()]
-            known[unknown] = [vector is not None for vector in composed]
-            vectors = file.batch(words, missing="zero")
-            return vectors, known
     safe = np.where(known, rows, 0) if len(file) else rows[known]
     if dynamic is not None:
         found: npt.NDArray[Any] = dynamic.trajectories(safe)
@@ -165,6 +164,12 @@ def look_up(
     if len(found) < len(rows):  # nothing is known in an empty file
         found = np.zeros((len(rows), *found.shape[1:]), found.dtype)
     found[~known] = 0
+    if words is not None and missing == "subwords" and dynamic is None:
+        for i in np.flatnonzero(~known).tolist():
+            vector = file.get(words[i])
+            if vector is not None:
+                found = found.astype(np.result_type(found, vector), copy=False)
+                found[i], known[i] = vector, True
     return found, known
 
 

@@ -6,7 +6,10 @@ workers that have ended, so that no count ever falls.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Metrics"]
+
+_LOG = logging.getLogger("embmap.serve")
 
 STATUSES = (200, 304, 400, 401, 404, 405, 406, 408, 413, 415, 421, 422, 429, 500, 503, 0)
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -41,9 +46,8 @@ class Metrics:
         if self._folder is None:
             self._own: npt.NDArray[np.float64] = np.zeros(shape)
         else:
-            path = self._folder / f"{os.getpid()}.counts"
-            # An item of an np.memmap costs ten times one of a plain array over the same map.
-            self._own = np.memmap(path, np.float64, "w+", shape=shape).view(np.ndarray)
+            self._path = self._folder / f"{os.getpid()}-{time.time_ns()}.counts"
+            self._own = _counts(self._path, shape)
 
     def count(self, route: str, status: int, seconds: float, vectors: int) -> None:
         """Count a response.
@@ -79,11 +83,14 @@ class Metrics:
         if self._folder is None:
             return self._own
         total = np.zeros(self._own.shape)
+        found = False
         for path in sorted(self._folder.glob("*.counts")):
-            counts = np.fromfile(path, np.float64)
-            if counts.size == total.size:
-                total += counts.reshape(total.shape)
-        return total
+            with contextlib.suppress(OSError):
+                counts = np.fromfile(path, np.float64)
+                if counts.size == total.size:
+                    total += counts.reshape(total.shape)
+                    found = found or path == self._path
+        return total if found else total + self._own
 
     def _lines(self, total: npt.NDArray[np.float64]) -> Iterator[str]:
         used = [
@@ -111,3 +118,15 @@ class Metrics:
         for route, counts in used:
             if counts[_VECTORS]:
                 yield f'embmap_vectors_total{{route="{route}"}} {counts[_VECTORS]:.0f}'
+
+
+def _counts(path: Path, shape: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Return zeros in a new file, or in memory where none can be made: others do not see them."""
+    try:
+        # Written, and not left out: a write to a map of a full disk would end the process.
+        path.write_bytes(bytes(8 * shape[0] * shape[1]))
+        # An item of an np.memmap costs ten times one of a plain array over the same map.
+        return np.memmap(path, np.float64, "r+", shape=shape).view(np.ndarray)
+    except OSError as error:
+        _LOG.warning("counts of this worker stay in it: %s", error.strerror)
+        return np.zeros(shape)

@@ -6,10 +6,15 @@ disk, and to be read only from memory, for the event loop, which must not.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +30,77 @@ from embmap.serve.settings import ModelSource, Settings
 
 __all__ = ["Model", "Models", "Version"]
 
-Signature = tuple[tuple[int, int, int, int], ...]
+Signature = tuple[tuple[int, int, int, int, int], ...]
 _FAILED_FOR = 0.5  # seconds until a file that could not be opened is tried again
 _PATIENCE = 5.0  # seconds that a request waits for a file to be opened and its words indexed
+_ATTEMPTS = 5  # at a file that is replaced again while it is being opened
+_LOG = logging.getLogger("embmap.serve")
+
+
+class Watched:
+    """Files held open to see whether they change, wherever their paths lead later.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+
+    Attributes
+    ----------
+    signature : tuple
+        Device, inode, size and times of each, as they are now.
+
+    Raises
+    ------
+    OSError
+        When one is not there.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._descriptors: list[int] = []
+        for path in paths:
+            flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+            self._descriptors.append(os.open(path, flags))
+        self._found = [os.fstat(each) for each in self._descriptors]
+        self.signature = _signature_of(self._found)
+
+    def __del__(self) -> None:
+        """Let them go."""
+        for each in self._descriptors:
+            os.close(each)
+
+    def is_unchanged(self) -> bool:
+        """Return whether nobody has written to them.
+
+        Returns
+        -------
+        bool
+            Also true of a file that was replaced, removed or linked, but not written to.
+        """
+        for descriptor, before in zip(self._descriptors, self._found, strict=True):
+            now = os.fstat(descriptor)
+            if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                return False
+            # Whoever puts the time of the last change back cannot put that of this change back.
+            if now.st_ctime_ns != before.st_ctime_ns and now.st_nlink == before.st_nlink:
+                return False
+        return True
+
+    def is_of(self, file: EmbeddingFile) -> bool:
+        """Return whether these are the files that an open file reads.
+
+        Parameters
+        ----------
+        file : EmbeddingFile
+            The open file.
+
+        Returns
+        -------
+        bool
+            By device and inode.
+        """
+        found = [(each.st_dev, each.st_ino) for each in self._found]
+        return found == [each.identity for each in file.mapped_files]
 
 
 class Version:
@@ -39,44 +112,40 @@ class Version:
         The open file.
     cached : EmbeddingFile or None
         The same file, opened to be read only as far as it is in memory.
-    signature : tuple
-        Inode, size and time of it and of its words, as they were.
+    watched : Watched
+        The same file and that of its words, to see whether they change.
 
     Attributes
     ----------
     file, cached : EmbeddingFile
         As given.
+    signature : tuple
+        Device, inode, size and times of the file and of its words.
     completion : Completion
         Its words by their beginnings.
     """
 
-    def __init__(
-        self, file: EmbeddingFile, cached: EmbeddingFile | None, signature: Signature
-    ) -> None:
+    def __init__(self, file: EmbeddingFile, cached: EmbeddingFile | None, watched: Watched) -> None:
         self.file = file
         self.cached = cached
-        self.signature = signature
+        self._watched = watched
+        self.signature = watched.signature
         self.completion = Completion(file.vocab)
 
+    def check_unchanged(self) -> None:
+        """Raise unless what was read can be trusted.
 
-class _Opening:
-    """A version that a thread is opening."""
-
-    def __init__(self, signature: Signature) -> None:
-        self.signature = signature
-        self.done = threading.Event()
-        self.version: Version | None = None
-        self.problem: Problem | None = None
-        self.ended = 0.0
-
-    def is_of(self, signature: Signature) -> bool:
-        """Whether it still says how a file with this signature is to be opened."""
-        failed = self.problem is not None and time.monotonic() - self.ended > _FAILED_FOR
-        return self.signature == signature and not failed
+        Raises
+        ------
+        Problem
+            503 when the file was written to, as half of each may have been read.
+        """
+        if not self._watched.is_unchanged():
+            raise unavailable("the file changed while it was read")
 
 
 class Model:
-    """A file under a name. Threads may share it.
+    """A file under a name, for one event loop.
 
     Parameters
     ----------
@@ -99,9 +168,10 @@ class Model:
         self._vocab = source.vocab
         self._paths = [path for path in (source.path, source.vocab) if path is not None]
         self._backend = backend
-        self._lock = threading.Lock()
-        self._opening: _Opening | None = None
-        self._indexes = None if folder is None else IndexFolder(folder, self.name, self.open)
+        self._version: Version | None = None
+        self._opening: Future[Version] | None = None
+        self._failed: tuple[Signature, float] | None = None
+        self._indexes = None if folder is None else IndexFolder(folder, self.name)
 
     def open(self, index: IndexChoice = "auto", backend: Backend | None = None) -> EmbeddingFile:
         """Open the file.
@@ -126,24 +196,7 @@ class Model:
         backend = backend or self._backend
         return embmap.open(self._path, backend=backend, index=index, vocab=self._vocab)
 
-    def ready(self) -> Version | None:
-        """Return the file as it is on disk now if that has been opened.
-
-        Returns
-        -------
-        Version or None
-            Never waits for anything.
-
-        Raises
-        ------
-        Problem
-            503 when the file is not there.
-        """
-        opening = self._opening
-        version = None if opening is None else opening.version
-        return version if version is not None and version.signature == self._signature() else None
-
-    def current(self) -> Version:
+    async def current(self) -> Version:
         """Return the file as it is on disk now, opening it if need be.
 
         A request that began with an earlier version keeps it: replaced files live on until then.
@@ -158,79 +211,116 @@ class Model:
         Problem
             503 when it cannot be opened, or its index takes long to build.
         """
-        signature = self._signature()
-        with self._lock:
-            opening = self._opening
-            if opening is None or not opening.is_of(signature):
-                opening = self._opening = _Opening(signature)
-                # A thread of its own: those of the pool are for other files meanwhile.
-                threading.Thread(target=self._open_version, args=(opening,), daemon=True).start()
-        if not opening.done.wait(_PATIENCE):
-            raise unavailable("its words are being indexed; ask again")
-        if opening.version is None:
-            raise opening.problem or unavailable("the file cannot be opened")
-        return opening.version
+        until = time.monotonic() + _PATIENCE
+        version: Version | None = None
+        for _ in range(_ATTEMPTS):
+            signature = self._signature()
+            version = self._version
+            if version is not None and version.signature == signature:
+                return version
+            # A thread of its own, so that those of the pool are for other files meanwhile.
+            opening = asyncio.wrap_future(self._opened(signature))
+            done, _ = await asyncio.wait((opening,), timeout=max(until - time.monotonic(), 0))
+            if not done:
+                raise unavailable("its words are being indexed; ask again")
+            try:
+                version = opening.result()
+            except Problem:
+                if self._signature() == signature:
+                    raise
+            else:
+                if version.signature == self._signature():
+                    return version
+        if version is None:
+            raise unavailable("the file is being written")
+        return version  # whole, if not the newest: it is replaced faster than it is opened
 
-    def _open_version(self, opening: _Opening) -> None:
-        signature = opening.signature
+    def _opened(self, signature: Signature) -> Future[Version]:
+        """Return the file that is being opened; one at a time."""
+        opening = self._opening
+        if opening is not None and not opening.done():
+            return opening
+        if opening is not None and self._failed is not None:
+            found, when = self._failed
+            if found == signature and time.monotonic() - when < _FAILED_FOR:
+                return opening
+        self._failed = None
+        opening = self._opening = Future()
+        opening.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        opening.add_done_callback(partial(self._note, signature))
         try:
-            index: IndexChoice = "auto"
-            if self._indexes is not None:
-                index = self._indexes.path_for(_label(signature)) or index
-            file = self.open(index)
-            # Without an index of the server's words would be indexed while others wait.
-            quick = index != "auto" or not file.vocab
-            version = Version(file, self._cached(index) if quick else None, signature)
-            if self._signature() != signature:
-                raise unavailable("the file is being written")
-            opening.version = version
-        except Problem as problem:
-            opening.problem = problem
-        except (EmbmapError, OSError, ValueError) as error:
-            reason = getattr(error, "message", None) or type(error).__name__
-            opening.problem = unavailable(f"the file cannot be opened: {reason}")
-        finally:
-            opening.ended = time.monotonic()
-            opening.done.set()
+            threading.Thread(target=self._open_into, args=(opening,), daemon=True).start()
+        except RuntimeError:
+            opening.set_exception(unavailable("there is no thread left to open it"))
+        return opening
 
-    def _cached(self, index: IndexChoice) -> EmbeddingFile | None:
+    def _note(self, signature: Signature, opening: Future[Version]) -> None:
+        if opening.exception() is None:
+            self._version = opening.result()
+        else:
+            self._version = None
+            self._failed = signature, time.monotonic()
+
+    def _open_into(self, opening: Future[Version]) -> None:
+        try:
+            opening.set_result(self._open_version())
+        except Problem as problem:
+            opening.set_exception(problem)
+        except Exception as error:
+            reason = getattr(error, "message", None) or type(error).__name__
+            opening.set_exception(unavailable(f"the file cannot be opened: {reason}"))
+
+    def _open_version(self) -> Version:
+        for _ in range(_ATTEMPTS):
+            watched = Watched(self._paths)
+            try:
+                index = self._index(watched)
+                file = self._open_as(watched, index)
+                # Without an index of the server's words would be indexed while others wait.
+                quick = index != "auto" or not file.vocab
+                version = Version(file, self._cached(watched, index) if quick else None, watched)
+            except _ReplacedError:
+                continue
+            if watched.is_unchanged():
+                return version
+        raise unavailable("the file is being written")
+
+    def _open_as(
+        self, watched: Watched, index: IndexChoice, backend: Backend | None = None
+    ) -> EmbeddingFile:
+        file = self.open(index, backend)
+        if not watched.is_of(file):
+            file.close()
+            raise _ReplacedError
+        return file
+
+    def _index(self, watched: Watched) -> IndexChoice:
+        """Return the index that all workers map; "auto" where there is none."""
+        if self._indexes is None:
+            return "auto"
+        try:
+            opened = partial(self._open_as, watched)
+            return self._indexes.path_for(_label(watched.signature), opened) or "auto"
+        except OSError as error:
+            if not self._paths or not all(Path(path).exists() for path in self._paths):
+                raise
+            _LOG.warning("%s: each worker has an index of its own: %s", self.name, error.strerror)
+            return "auto"
+
+    def _cached(self, watched: Watched, index: IndexChoice) -> EmbeddingFile | None:
         """Open the file to be read only from memory, if a row costs microseconds then."""
         try:
-            file = self.open(index, "cached")
+            file = self._open_as(watched, index, "cached")
         except (UnsupportedError, BlockingIOError):
             return None
         return file if file.vectors is not None and file.vectors.random_access else None
-
-    def check_unchanged(self, version: Version) -> None:
-        """Raise unless what was read from a version can be trusted.
-
-        Replaced files are fine, as what was opened is still there; a file that was written in place
-        may have given half of each.
-
-        Parameters
-        ----------
-        version : Version
-            What was read from.
-
-        Raises
-        ------
-        Problem
-            503 when the file was changed in place.
-        """
-        try:
-            now = self._signature()
-        except Problem:  # it was removed; what was opened is whole
-            return
-        for before, after in zip(version.signature, now, strict=True):
-            if before[:2] == after[:2] and before != after:
-                raise unavailable("the file changed while it was read")
 
     def _signature(self) -> Signature:
         try:
             found = [os.stat(path) for path in self._paths]  # noqa: PTH116 (counts microseconds)
         except OSError:
             raise unavailable("the file is not there") from None
-        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in found)
+        return _signature_of(found)
 
     def facts(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` says about it.
@@ -241,9 +331,12 @@ class Model:
             Name, whether it is available, and its sizes if so.
         """
         try:
-            file = self.current().file
-        except Problem:
+            with self.open("memory") as file:
+                return self._facts_of(file)
+        except (EmbmapError, OSError, ValueError):
             return {"name": self.name, "available": False}
+
+    def _facts_of(self, file: EmbeddingFile) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "name": self.name,
             "available": True,
@@ -293,6 +386,14 @@ class Models:
             In the order they were given.
         """
         return [model.facts() for model in self._models.values()]
+
+
+class _ReplacedError(Exception):
+    """Another file was opened than the one that is watched."""
+
+
+def _signature_of(found: Sequence[os.stat_result]) -> Signature:
+    return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in found)
 
 
 def _label(signature: Signature) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,13 +52,25 @@ class Pool:
         finally:
             self._n_requests -= 1
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def deadline(self) -> float:
+        """Return when an answer that is begun now has to be there.
+
+        Returns
+        -------
+        float
+            In seconds, as ``time.monotonic()`` counts them.
+        """
+        return time.monotonic() + self._limits.seconds
+
+    async def run(self, until: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread.
 
         A thread cannot be stopped: one that takes too long counts as a request until it ends.
 
         Parameters
         ----------
+        until : float
+            Its :meth:`deadline`.
         function : callable
             What to call.
         *arguments : object
@@ -75,7 +88,7 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, function, *arguments)
-        done, _ = await asyncio.wait((future,), timeout=self._limits.seconds)
+        done, _ = await asyncio.wait((future,), timeout=max(until - time.monotonic(), 0))
         if done:
             return future.result()
         self._n_abandoned += 1

@@ -209,7 +209,7 @@ def arrow_is_there() -> bool:
 def _arrow(facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]) -> bytes:
     import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    flat = pa.array(as_numbers(vectors).reshape(-1))
     nested = flat
     for size in reversed(vectors.shape[1:]):
         nested = pa.FixedSizeListArray.from_arrays(nested, size)

@@ -8,9 +8,8 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -45,14 +44,14 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     if settings.token_file is not None:
         read_token(settings.token_file)
     for source in settings.models:  # what is wrong now is better said before than with a 503
-        Model(source, settings.backend).open().close()
+        with Model(source, settings.backend).open() as file:
+            if source.vocab is not None and file.vocab is not None:
+                _ = file.vocab.starts  # counts the lines
     listening = _listen(settings.host, settings.port)
     folder = tempfile.mkdtemp(prefix="embmap-serve-")
     try:
-        told = Path(folder) / "settings.json"
-        told.write_text(replace(settings, folder=folder).to_json())
-        os.environ[SETTINGS] = str(told)
-        with listening:
+        os.environ[SETTINGS] = replace(settings, folder=folder).to_json()
+        with listening, _kept(folder):
             port = listening.getsockname()[1]
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             _serve(settings, listening, lambda: say(f"http://{host}:{port}"))
@@ -82,6 +81,9 @@ def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]
         return
     # uvicorn raises the signal again when it has finished; that is no reason to die of it.
     before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    closed = getattr(signal, "SIGHUP", None)  # the terminal was; nohup has it ignored
+    if closed is not None and signal.getsignal(closed) == signal.SIG_DFL:
+        before[closed] = signal.signal(closed, _terminate)
     try:
         _Server(config, say).run([listening])
     finally:
@@ -117,7 +119,10 @@ class _Supervisor(Multiprocess):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise OSError(error.errno, f"{host}: {error.strerror}") from None
     family, kind, protocol, _, address = found[0]
     listening = socket.socket(family, kind, protocol)
     try:
@@ -132,6 +137,27 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
     return listening
+
+
+@contextlib.contextmanager
+def _kept(folder: str) -> Iterator[None]:
+    """Keep what cleans up temporary files from a folder: it spares what is locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which has nothing of the kind
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _terminate(*_: object) -> None:
+    """End as after SIGTERM."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _ignore(*_: object) -> None:

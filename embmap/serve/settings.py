@@ -51,7 +51,7 @@ class Limits:
     words: int = 1024
     word_nbytes: int = 1024
     neighbors: int = 1000
-    answer_nbytes: int = 1 << 26
+    answer_nbytes: int = 1 << 24
     requests: int = 64
     threads: int = 8
     seconds: float = 30.0
@@ -161,6 +161,8 @@ class Settings:
         """
         if not self.models:
             raise ValueError("name at least one file to serve")
+        if not self.host:
+            raise ValueError("--host needs a name or an address")
         if self.token_file is None and not is_loopback(self.host):
             raise ValueError(
                 f"{self.host} can be reached by others: --token-file has to name a file with a "
@@ -255,6 +257,8 @@ def model_sources(files: Sequence[str], vocabs: Sequence[str] = ()) -> tuple[Mod
             (name,) = named
         if name not in named:
             raise ValueError(f"--vocab {argument}: no file is named {name!r}")
+        if name in words:
+            raise ValueError(f"--vocab {argument}: {name!r} has words already")
         words[name] = str(Path(path).absolute())
     return tuple(ModelSource(name, path, words.get(name)) for name, path in named.items())
 
