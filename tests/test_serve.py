@@ -1,8 +1,11 @@
 """The server over real sockets: every route on every format, limits and tokens."""
 
+import contextlib
 import io
 import json
+import os
 import re
+import threading
 from urllib.parse import quote
 
 import numpy as np
@@ -96,10 +99,37 @@ def test_every_format_answers_every_route_like_the_local_file(served, paths, nam
     assert served.code(base + "lookup", {"rows": [45]}) == (404, "unknown_row")
 
 
+def test_a_fork_and_threads_have_connections_of_their_own(served):
+    remote = embmap.connect(served.url)["fifu"]
+    assert np.array_equal(remote["w1"], VECTORS[1])
+    rows = list(range(40)) * 5
+
+    def same():
+        return all(np.array_equal(remote[row], VECTORS[row]) for row in rows)
+
+    if hasattr(os, "fork"):
+        child = os.fork()
+        if not child:
+            status = 1
+            with contextlib.suppress(BaseException):
+                status = 0 if same() else 1
+            os._exit(status)
+        assert same()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for _ in range(5):
+        threads = [threading.Thread(target=same) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    del thread, threads
+    assert len(remote._connections._all) == 1  # those of threads that ended are gone
+
+
 def test_words_that_cannot_stand_in_a_path_stand_in_the_query(tmp_path):
-    words = [".", "..", "", "a"]
+    words = [".", "..", "", "a", "a\r", "b c\t", "\u2028"]
     path = embmap.dwe.write(
-        tmp_path / "d.dwe", np.arange(24, dtype=np.int16).reshape(2, 4, 3), scale=1
+        tmp_path / "d.dwe", np.arange(42, dtype=np.int16).reshape(2, 7, 3), scale=1
     )
     (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
     server = Served(path, "--vocab", tmp_path / "words.txt")
@@ -110,6 +140,14 @@ def test_words_that_cannot_stand_in_a_path_stand_in_the_query(tmp_path):
             assert (status, answer["row"], answer["vector"][0]) == (200, row, 3 * row)
             assert server.json(f"/v1/d/trajectory{asked}")[1]["row"] == row
             assert server.json(f"/v1/d/related{asked}&n=1&t=1")[1]["word"] == word
+            if word not in (".", "..", ""):
+                found = server.json(f"/v1/d/vectors/{quote(word, safe='')}?t=0")[1]
+                assert found["row"] == row
+        for path in ("/a%0A", "/a%0D%0A", "/%0A", "?word=a%0A"):
+            assert server.code("/v1/d/vectors" + path) == (404, "unknown_word")
+        for path in ("/%FF", "?word=%FF", "/a%C3"):
+            assert server.code("/v1/d/vectors" + path) == (400, "bad_request")
+        assert server.code("/v1/d/vectors/%EF%BF%BD") == (404, "unknown_word")
         assert server.code("/v1/d/vectors") == (400, "bad_request")
         assert server.code("/v1/d/vectors?word=none") == (404, "unknown_word")
     finally:
@@ -129,6 +167,11 @@ def test_vectors_at_a_time_step(served, paths):
             assert np.array_equal(np.float32(answer["vector"]), expected[0])
     for t in (3, -4, 1.5, "x", None):
         assert served.json("/v1/dwe/lookup", {"rows": [0], "t": t})[0] == 400
+    body = {"words": ["w1", "none"], "t": 0, "missing": "subwords"}
+    with local(paths, "dwe") as file:
+        found = served.json("/v1/dwe/lookup", body)[1]["vectors"]
+        assert np.array_equal(np.float32(found[0]), file.timestep(0)[1])
+        assert found[1] is None
     both = {"rows": [0], "t": 0, "trajectories": True}
     assert served.code("/v1/dwe/lookup", both) == (400, "bad_request")
     assert served.code("/v1/fifu/lookup", {"rows": [0], "t": 0}) == (422, "no_timesteps")
@@ -250,12 +293,29 @@ def test_the_client_is_equal_to_the_local_file(served, paths):
                 assert np.array_equal(there.take([4, 4]), here.take([4, 4]))
                 mask = np.arange(len(here)) % 7 == 0
                 assert np.array_equal(there[mask], here[mask])
-                for wrong in (len(here), -len(here) - 1, mask[1:]):
-                    with pytest.raises(IndexError):
-                        there[wrong]
+                for key in ((1, 2), (slice(3), 1), (2, slice(1, 4)), ([3, 1], [0, 1]), ()):
+                    assert np.array_equal(there[key], here[key]), key
+                for wrong in (len(here), -len(here) - 1, mask[1:], True, 1.0, [1.5], [[1]], None):
+                    for asked in (here, there):
+                        with pytest.raises((IndexError, TypeError)):
+                            asked[wrong]
             assert remote.shape == file.shape
             assert remote.find(["w1", "none", "zwölf"]).tolist() == [1, -1, 40]
             assert remote.find([]).tolist() == []
+            odd = ["w1", "\ud800", "none", "w2"]
+            assert remote.find(odd).tolist() == file.find(odd).tolist()
+            assert np.array_equal(
+                remote.batch(odd, missing="zero"), file.batch(odd, missing="zero")
+            )
+            assert "\ud800" not in remote
+            mixed = [] if name == "dwe" else [[0, "w1"], ["w1", 1]]
+            for wrong in (b"w1", None, {"w1"}, *mixed):
+                for asked in (remote, file):
+                    with pytest.raises(TypeError):
+                        asked[wrong]
+            assert np.array_equal(remote[np.array(["w3", "w1"])], file[np.array(["w3", "w1"])])
+            assert remote.most_similar("w1", 0) == []
+            assert remote.most_similar(["w1", "w2"], 2) == file.most_similar(["w1", "w2"], 2)
             assert "w1" in remote
             assert "none" not in remote
             assert remote.get("none", 3) == 3

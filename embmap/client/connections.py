@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import threading
 import urllib.parse
+import weakref
 from typing import Any, NamedTuple
 
 from embmap.errors import EmbmapError, UnknownWordError
@@ -53,6 +55,17 @@ class Reply(NamedTuple):
     content: bytes
 
 
+class _Held:
+    """The connection of a thread; closed when the thread ends."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
 class Connections:
     """One connection for each thread, kept alive.
 
@@ -82,15 +95,16 @@ class Connections:
         self._base = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._local = threading.local()
-        self._all: list[http.client.HTTPConnection] = []
+        self._all: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
+        """Return the connection of this thread; a forked process has one of its own."""
+        held: _Held | None = getattr(self._local, "held", None)
+        if held is None or held.process != os.getpid():
             host, port = self._address
-            connection = self._local.connection = self._kind(host, port, timeout=self._timeout)
-            self._all.append(connection)
-        return connection
+            held = self._local.held = _Held(self._kind(host, port, timeout=self._timeout))
+            self._all.add(held)
+        return held.connection
 
     def ask(self, path: str, body: Any = None, accept: str = JSON) -> Reply:
         """Send a request.
@@ -154,16 +168,16 @@ class Connections:
         object
             The answer.
         """
-        return json.loads(self.ask(path, body).content)
+        content = self.ask(path, body).content
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise RemoteError(200, "garbled", "the server's answer cannot be read") from None
 
     def close(self) -> None:
         """Close all of them; they open again when they are needed."""
-        for connection in self._all:
-            connection.close()
-
-    def __del__(self) -> None:
-        for connection in getattr(self, "_all", ()):
-            connection.close()
+        for held in list(self._all):
+            held.connection.close()
 
 
 def _error_of(status: int, content: bytes) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import operator
@@ -146,12 +147,27 @@ class RemoteFile:
         """
         if isinstance(words, str):
             raise TypeError("find takes a list of words")
-        rows: list[int] = []
-        for part in self._portions(list(words), 8):
+        words = list(words)
+        rows = np.full(len(words), -1, np.int64)
+        places = self._askable(words)
+        found: list[int] = []
+        for part in self._portions([words[i] for i in places], 8):
             body = {"words": part, "missing": "null", "vectors": False}
-            found = self._connections.json(self._base + "lookup", body)["rows"]
-            rows += [-1 if row is None else row for row in found]
-        return np.array(rows, np.int64)
+            answer = self._connections.json(self._base + "lookup", body)["rows"]
+            found += [-1 if row is None else row for row in answer]
+        rows[places] = found
+        return rows
+
+    def _askable(self, words: list[Any]) -> list[int]:
+        """Return the places of words that UTF-8 can hold; no file holds the others."""
+        places = []
+        for i, word in enumerate(words):
+            if not isinstance(word, str):
+                raise TypeError(f"a word is a str, not {type(word).__name__}")
+            with contextlib.suppress(UnicodeEncodeError):
+                word.encode()
+                places.append(i)
+        return places
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Return vectors by word or row; of a DWE file their trajectories.
@@ -176,10 +192,14 @@ class RemoteFile:
         if isinstance(key, str):
             vector: npt.NDArray[Any] = self._looked_up([key], "words")[0]
             return vector
-        if isinstance(key, list | tuple | np.ndarray):
-            items = key.tolist() if isinstance(key, np.ndarray) else list(key)
-            if isinstance(items, list) and any(isinstance(item, str) for item in items):
-                return self._looked_up(items, "words")
+        if key is None or isinstance(key, bytes | set | dict | frozenset):
+            raise TypeError(f"look up a word, a row, or lists of them, not {type(key).__name__}")
+        if hasattr(key, "__array__"):
+            key = np.asarray(key)
+            if key.dtype.kind in "UTO":
+                return self[key.item()] if key.ndim == 0 else self._looked_up(key.tolist(), "words")
+        if isinstance(key, list | tuple) and any(isinstance(item, str) for item in key):
+            return self._looked_up(list(key), "words")
         over_time = self.num_timesteps is not None
         return self._matrix({"trajectories": over_time})[key]
 
@@ -195,20 +215,31 @@ class RemoteFile:
             at = {"trajectories": self.num_timesteps is not None}
         over_time = at.get("trajectories", False)
         shape = (self.num_timesteps or 0, self.dim) if over_time else (self.dim,)
+        places = self._askable(asked) if what == "words" else list(range(len(asked)))
+        known = np.zeros(len(asked), np.bool_)
         parts: list[npt.NDArray[Any]] = []
-        for part in self._portions(asked, int(np.prod(shape)) * 4):
+        begin = 0
+        nbytes_each = int(np.prod(shape)) * max(self.dtype.itemsize, 4)
+        for part in self._portions([asked[i] for i in places], nbytes_each):
             body = {what: part, "missing": "subwords", **at}
             reply = self._connections.ask(self._base + "lookup", body, _NPY)
-            vectors = _vectors_of(reply, (len(part), *shape))
-            missing = [int(i) for i in reply.missing.split(",") if i]
-            if missing and fill is None:
-                raise UnknownWordError(part[missing[0]], n_unknown=len(missing))
-            if missing and fill is not None:
-                if np.isnan(fill) and vectors.dtype.kind != "f":
-                    raise ValueError(f"{vectors.dtype} has no nan; use missing='zero'")
-                vectors[missing] = fill
-            parts.append(vectors)
-        return np.concatenate(parts) if parts else np.empty((0, *shape), self.dtype)
+            parts.append(_vectors_of(reply, (len(part), *shape)))
+            known[places[begin : begin + len(part)]] = True
+            absent = [places[begin + int(i)] for i in reply.missing.split(",") if i]
+            known[absent] = False
+            begin += len(part)
+        unknown = np.flatnonzero(~known)
+        if unknown.size and fill is None:
+            raise UnknownWordError(asked[int(unknown[0])], n_unknown=unknown.size)
+        vectors = np.concatenate(parts) if parts else np.empty((0, *shape), self.dtype)
+        if not unknown.size:
+            return vectors
+        if fill is not None and np.isnan(fill) and vectors.dtype.kind != "f":
+            raise ValueError(f"{vectors.dtype} has no nan; use missing='zero'")
+        found = np.empty((len(asked), *shape), vectors.dtype)
+        found[places] = vectors
+        found[unknown] = fill
+        return found
 
     def _portions(self, asked: list[Any], nbytes_each: int) -> Iterator[list[Any]]:
         """Split what is asked for into what one request may."""
@@ -280,13 +311,13 @@ class RemoteFile:
         fill = {"raise": None, "zero": 0.0, "nan": float("nan")}[missing]
         return self._looked_up(list(words), "words", fill, {"trajectories": False})
 
-    def most_similar(self, query: Any, n: int = 10, metric: Metric = "cosine") -> list[Neighbor]:
+    def most_similar(self, query: Any, n: int = 10, metric: Metric = "cosine") -> list[Any]:
         """Return the words whose vectors are nearest to that of a word, or to a vector.
 
         Parameters
         ----------
-        query : str or array-like
-            A word, or a vector of shape (dim,).
+        query : str, array-like, or a list of either
+            A word; a vector of shape (dim,); or several, of which one after the other is asked.
         n : int
             How many.
         metric : {"cosine", "dot", "euclidean"}
@@ -295,18 +326,26 @@ class RemoteFile:
         Returns
         -------
         list of Neighbor
-            (row, word, score), the nearest first.
+            (row, word, score), the nearest first; a list of these lists for several queries.
 
         Raises
         ------
         UnknownWordError
             For a word that has no vector.
+        ValueError
+            When a vector does not fit, or `n` is more than the server gives.
         """
-        asked = (
-            {"word": query} if isinstance(query, str) else {"vector": np.asarray(query).tolist()}
-        )
-        body = {**asked, "n": n, "metric": metric}
-        return _neighbors(self._connections.json(self._base + "similar", body))
+        if isinstance(query, str):
+            asked: dict[str, Any] = {"word": query}
+            if not self._askable([query]):
+                raise UnknownWordError(query)
+        elif any(isinstance(each, str) for each in query) or np.ndim(query) == 2:
+            return [self.most_similar(each, n, metric) for each in query]
+        else:
+            asked = {"vector": np.asarray(query).tolist()}
+        body = {**asked, "n": n or 1, "metric": metric}
+        found = _neighbors(self._connections.json(self._base + "similar", body))
+        return found if n else []
 
     def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[Neighbor]:
         """Return the words that are to `c` as `b` is to `a`.

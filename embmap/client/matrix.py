@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class RemoteMatrix:
 
         Parameters
         ----------
-        key : int, slice, or sequence of int or bool
+        key : int, slice, sequence of int or bool, or a tuple of these and columns
             A row or rows.
 
         Returns
@@ -64,17 +64,28 @@ class RemoteMatrix:
         IndexError
             For a row that does not exist.
         """
+        if isinstance(key, tuple):
+            rows = self[key[0]] if key else self[:]
+            columns: npt.NDArray[Any] = rows[key[1:] if rows.ndim == 1 else (slice(None), *key[1:])]
+            return columns
         n = len(self)
         if isinstance(key, slice):
             return self._look_up(list(range(*key.indices(n))))
-        if not isinstance(key, Sequence) and not np.ndim(key):
+        if not np.ndim(key):
+            if isinstance(key, bool | np.bool_) or not hasattr(key, "__index__"):
+                raise IndexError(f"rows are chosen by integers, not {type(key).__name__}")
             row: npt.NDArray[Any] = self.take([key])[0]
             return row
-        if np.asarray(key).dtype == np.bool_:
-            if len(key) != n:
-                raise IndexError(f"{len(key)} booleans for {n} rows")
-            return self._look_up(np.flatnonzero(key).tolist())
-        return self.take(key)
+        wanted = np.asarray(key)
+        if wanted.ndim != 1:
+            raise IndexError(f"rows are chosen by a one-dimensional array, not {wanted.ndim}-d")
+        if wanted.dtype == np.bool_:
+            if wanted.size != n:
+                raise IndexError(f"{wanted.size} booleans for {n} rows")
+            return self._look_up(np.flatnonzero(wanted).tolist())
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise IndexError(f"rows are chosen by integers, not {wanted.dtype}")
+        return self.take(wanted.tolist())
 
     def take(self, rows: Iterable[int]) -> npt.NDArray[Any]:
         """Return some rows.
