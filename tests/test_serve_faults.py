@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import os
 import random
 import re
+import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -162,6 +165,177 @@ def test_an_index_file_is_truncated_while_it_is_served(path):
     assert server.told == "a: its index is of no use; another is built to serve it\n"
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe", "damaged", "of another file", "endless"])
+def test_an_index_file_of_no_use_is_not_needed(path, kind):
+    index = path.with_name("a.fifu.embx")
+    if kind == "folder":
+        index.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(index)
+    elif kind == "endless":
+        index.symlink_to("/dev/zero")
+    elif kind == "damaged":
+        with embmap.open(path) as file:
+            data = bytearray(file.build_index().read_bytes())
+        data[-9] ^= 1
+        index.write_bytes(data)
+    else:
+        other = embmap.finalfusion.write(path.with_name("b"), WORDS[::-1], VECTORS)
+        with embmap.open(other) as file:
+            file.build_index(index)
+    with serving(path) as server:
+        for i in (1, 39):
+            found = server.json(f"/v1/a/vectors/w{i}")[1]["vector"]
+            assert np.array_equal(np.float32(found), VECTORS[i])
+        assert server.code("/v1/a/vectors/none") == (404, "unknown_word")
+    assert server.told == "a: its index is of no use; another is built to serve it\n"
+
+
+def test_a_link_that_is_turned_back_and_forth(tmp_path):
+    one = embmap.finalfusion.write(tmp_path / "one", WORDS, VECTORS)
+    two = embmap.finalfusion.write(tmp_path / "two", WORDS[::-1], VECTORS + 1)
+    link, spare = tmp_path / "a.fifu", tmp_path / "spare"
+    link.symlink_to(one)
+    right = {float(VECTORS[1, 0]), float(VECTORS[38, 0] + 1)}
+    with serving(link, "--workers", 2) as server:
+        with asking(lambda: value_of(server)) as seen:
+            for i in range(300):
+                spare.symlink_to((two, one)[i % 2])
+                spare.replace(link)
+        answered = 0
+        while answered < 20:  # what failed is tried again, by either worker
+            answered = answered + 1 if value_of(server)[0] == 200 else 0
+        assert value_of(server) == (200, pytest.approx(float(VECTORS[1, 0])))
+    values = {float(np.float32(told)) for status, told in seen if status == 200}
+    assert values <= right
+    assert all(told == "model_unavailable" for status, told in seen if status != 200)
+
+
+def test_a_file_is_replaced_faster_than_it_is_opened(path):
+    with serving(path) as server:
+        assert value_of(server)[0] == 200
+        with asking(lambda: value_of(server)) as seen:
+            for i in range(100):
+                embmap.finalfusion.write(path, WORDS, VECTORS + i % 7)
+        expected = float(VECTORS[1, 0] + 99 % 7)
+        assert value_of(server) == (200, pytest.approx(expected))
+    values = {float(np.float32(told)) for status, told in seen if status == 200}
+    assert values <= {float(VECTORS[1, 0] + i) for i in range(7)}
+    assert len(values) > 1
+
+
+def test_a_file_is_rewritten_in_place_and_its_time_put_back(path):
+    other = embmap.finalfusion.write(path.with_name("b"), WORDS[::-1], VECTORS * 2)
+    with serving(path) as server:
+        assert value_of(server)[0] == 200
+        before = path.stat()
+        with open(path, "r+b") as file:
+            file.write(other.read_bytes())
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert value_of(server) == (200, pytest.approx(float(VECTORS[38, 0] * 2)))
+
+
+def test_what_was_read_is_trusted_only_if_nobody_wrote_meanwhile(path, tmp_path):
+    from embmap.serve.models import Model
+    from embmap.serve.problems import Problem
+    from embmap.serve.settings import ModelSource
+
+    def opened():
+        return asyncio.run(Model(ModelSource("a", str(path)), "read").current())
+
+    version = opened()
+    version.check_unchanged()
+    path.replace(tmp_path / "elsewhere")  # what was opened is whole
+    embmap.finalfusion.write(path, WORDS, VECTORS)
+    (tmp_path / "elsewhere").unlink()
+    version.check_unchanged()
+    for move in (False, True):
+        version = opened()
+        status = path.stat()
+        with open(path, "r+b") as file:
+            file.seek(-4, 2)
+            file.write(b"abcd")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        if move:  # the path leads to another file now, but this one was read
+            embmap.finalfusion.write(path, WORDS, VECTORS)
+        else:
+            with pytest.raises(Problem) as problem:
+                version.check_unchanged()
+            assert (problem.value.status, problem.value.headers["Retry-After"]) == (503, "1")
+    version = opened()
+    os.truncate(path, 100)
+    path.unlink()
+    with pytest.raises(Problem):
+        version.check_unchanged()
+
+
+def test_the_servers_own_folder_is_removed(path, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    with serving(path, "--workers", 2) as server:
+        assert value_of(server)[0] == 200
+        for folder in (tmp_path / "temporary").iterdir():
+            shutil.rmtree(folder)
+        embmap.finalfusion.write(path, WORDS, VECTORS + 1)
+        for _ in range(10):
+            assert value_of(server) == (200, pytest.approx(float(VECTORS[1, 0] + 1)))
+        assert server.ask("/metrics")[0] == 200
+
+
+def test_a_disk_without_room_costs_counts_and_a_shared_index(path, monkeypatch, tmp_path):
+    from embmap.serve.metrics import Metrics
+    from embmap.serve.models import Model
+    from embmap.serve.settings import ModelSource
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    metrics = Metrics(["/a"], str(tmp_path))
+    metrics.count("/a", 200, 0.1, 1)
+    assert 'embmap_requests_total{route="/a",status="200"} 1' in metrics.text()
+    monkeypatch.setattr("embmap.embedding_file.write_index", full)
+    version = asyncio.run(Model(ModelSource("a", str(path)), "read", tmp_path / "x").current())
+    assert np.array_equal(version.file["w7"], VECTORS[7])
+
+
+def test_others_are_served_while_an_index_is_built(path, tmp_path, monkeypatch):
+    from embmap.serve.settings import Limits, ModelSource, Settings
+
+    slow = embmap.finalfusion.write(tmp_path / "slow.fifu", WORDS, VECTORS)
+    release, begun = threading.Event(), threading.Event()
+    real = embmap.embedding_file.write_index
+
+    def write_index(target, *rest):
+        if "index-1" in str(target):
+            begun.set()
+            release.wait(20)
+        return real(target, *rest)
+
+    monkeypatch.setattr("embmap.embedding_file.write_index", write_index)
+    sources = (ModelSource("a", str(path)), ModelSource("slow", str(slow)))
+    settings = Settings(sources, folder=str(tmp_path / "own"), limits=Limits(threads=2))
+    get = b"GET /v1/%s/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    models = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    found = []
+    with in_process(settings) as port:
+
+        def wait_for_slow():
+            found.append(answer_to(port, get % b"slow")[:13])
+
+        threads = [threading.Thread(target=wait_for_slow) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        assert begun.wait(20)
+        assert answer_to(port, get % b"a").startswith(b"HTTP/1.1 200 ")
+        assert answer_to(port, models).count(b'"available":true') == 2
+        assert not found
+        release.set()
+        for thread in threads:
+            thread.join()
+    assert found == [b"HTTP/1.1 200 "] * 6
+
+
 def test_workers_share_one_index_which_goes_with_the_server(path, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
@@ -175,14 +349,33 @@ def test_workers_share_one_index_which_goes_with_the_server(path, tmp_path, monk
     assert not path.with_name("a.fifu.embx").exists()
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread(path):
-    with serving(path) as server:
-        for _ in range(5):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            assert server.json("/v1/a/vectors/w7")[0] == 200
-            assert value_of(server)[0] == 200
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="preadv2 is only on Linux")
+def test_what_is_not_in_memory_is_read_by_a_thread(path, monkeypatch, tmp_path):
+    from dataclasses import replace
+
+    from embmap.cached_reads import CachedFetch
+
+    loading, absent = [], [True]
+    load, preadv = CachedFetch.load, os.preadv
+
+    def noted(self, ranges):
+        loading.append(threading.current_thread().name)
+        absent[0] = False
+        load(self, ranges)
+
+    def uncached(number, buffers, offset, flags=0):
+        if flags and absent[0]:
+            raise BlockingIOError
+        return preadv(number, buffers, offset, flags)
+
+    get = b"GET /v1/a/vectors/w7 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with in_process(replace(settings_of(path), folder=str(tmp_path / "own"))) as port:
+        assert answer_to(port, get).startswith(b"HTTP/1.1 200 ")  # it is open now
+        monkeypatch.setattr(CachedFetch, "load", noted)
+        monkeypatch.setattr(os, "preadv", uncached)
+        assert answer_to(port, get).startswith(b"HTTP/1.1 200 ")
+        monkeypatch.undo()
+    assert [name.startswith("embmap-serve") for name in loading] == [True]
 
 
 def test_a_mapped_file_is_served_and_the_danger_told(path):
@@ -233,9 +426,22 @@ def test_requests_in_one_piece_are_answered_one_by_one(path):
 def test_heads_are_bounded(path):
     with in_process(settings_of(path), HEAD_NBYTES=1 << 12) as port:
         line = b"x: " + b"y" * 100 + b"\r\n"
-        found = answer_to(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", line * 41)
-        assert found.startswith(b"HTTP/1.1 431 ")
-        assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_large"
+        get = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for parts in ([get, line * 41], [get + line * 50 + b"\r\n"]):  # also in one piece
+            found = answer_to(port, *parts)
+            assert found.startswith(b"HTTP/1.1 431 ")
+            assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_large"
+            assert b"content-security-policy: " in found
+        chunked = get + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
+        # Also a line without an end, and what comes after a body that was answered already.
+        for start, more in ((get + b"x: ", b"y" * 1000), (b"GET /", b"y" * 1000), (chunked, line)):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+                connection.sendall(start)
+                with pytest.raises(ConnectionError):
+                    connection.sendall(more * 100_000)
+        found = answer_to(port, b"NONSENSE\r\n\r\n")
+        assert found.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_http"
         few = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         assert answer_to(port, few, line * 30, b"\r\n").startswith(b"HTTP/1.1 200 ")
 
@@ -244,6 +450,9 @@ def test_who_sends_slowly_is_told_so(path):
     head = b"POST /v1/a/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with in_process(settings_of(path, body_seconds=0.1), HEAD_SECONDS=0.1) as port:
         assert answer_to(port) == b""  # who says nothing is not answered
+        # Nor does one who never ends a body that was answered already keep the connection.
+        get = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
+        assert answer_to(port, get, b"1").startswith(b"HTTP/1.1 200 ")
         for parts in ([b"GET /hea"], [head, b"Content-Length: 16\r\n\r\n", b'{"words":']):
             found = answer_to(port, *parts)
             assert found.startswith(b"HTTP/1.1 408 ")
@@ -272,6 +481,30 @@ def test_more_requests_than_are_taken_and_answers_that_take_too_long(path, large
         found = answer_to(port, asked + body)
         assert found.startswith(b"HTTP/1.1 408 ")
         assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
+
+
+def test_who_takes_no_answer_is_left(tmp_path):
+    wide = np.ones((512, 4096), np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", [str(i) for i in range(512)], wide)
+    body = json.dumps({"rows": list(range(512))}).encode()
+    head = b"POST /v1/a/lookup HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n"
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    get = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with (
+        in_process(settings_of(path, requests=1), SEND_SECONDS=0.3) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as lazy,
+    ):
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.sendall(head + body)
+        while not (found := answer_to(port, get)).startswith(b"HTTP/1.1 429 "):
+            assert found.startswith(b"HTTP/1.1 200 ")  # its request is on its way
+        while answer_to(port, get).startswith(b"HTTP/1.1 429 "):
+            time.sleep(0.01)  # until it is left
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while data := lazy.recv(1 << 20):
+                received += len(data)
+        assert received < wide.nbytes
 
 
 def test_who_goes_away_leaves_nothing_behind(path):
@@ -340,8 +573,10 @@ def test_sigterm_lets_running_requests_finish(large, options):
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
-    while not found:  # the first is answered: the others are running
+    while not found:  # the first is answered: the others have been sent
         time.sleep(0.002)
+    for _ in range(2):  # and connections are taken in their order
+        assert server.ask("/healthz")[0] == 200
     assert server.stop()[0] == 0
     for thread in threads:
         thread.join()
@@ -371,6 +606,32 @@ def test_sigterm_under_load_cuts_no_answer_short(path, workers):
     for thread in threads:
         thread.join()
     assert set(answers) == {(200, True)}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc here")
+def test_workers_end_with_the_process_that_started_them(path):
+    server = Served(path, "--workers", 2)
+    assert value_of(server)[0] == 200
+    server.process.kill()
+    server.process.communicate()
+    while True:
+        try:
+            server.ask("/healthz")
+        except ConnectionError:
+            break
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there are no terminals to close here")
+def test_closing_the_terminal_leaves_nothing(path, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    server = Served(path)
+    assert value_of(server)[0] == 200
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.communicate(timeout=20) == ("", "")
+    assert server.process.returncode == 0
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_worker_that_dies_is_replaced(path):
