@@ -38,6 +38,19 @@ def test_every_word_is_found_at_its_first_row_and_no_other(words, others):
     assert index.find_many(others).tolist() == rows
 
 
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+def test_empty_lines_do_not_hide_the_ends_of_other_words(tmp_path, backend):
+    words = ["aa", "bb", "", "cc", "ee"]
+    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    path = embmap.cvc.write(tmp_path / "a.cvc", np.eye(5, dtype=np.float32))
+    letters = [a + b for a in "abcei" for b in "abcei"]
+    with embmap.open(path, backend=backend, vocab=tmp_path / "words.txt") as file:
+        for word in letters:
+            for asked in ([word, "", "", "", ""], ["", word, "", "", ""], ["", "", "", "", word]):
+                expected = [words.index(each) if each in words else -1 for each in asked]
+                assert file.find(asked).tolist() == expected
+
+
 def test_words_with_one_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(embmap.word_index, "xxh3_64_intdigest", lambda _: 5)
     words = [b"one", b"two", b"one", b"three", b"", b"tw"]
