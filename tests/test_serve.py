@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import socket
 import threading
 from urllib.parse import quote
 
@@ -376,8 +377,25 @@ def test_other_hosts_need_a_token_and_bad_files_do_not_start(paths, tmp_path):
         [tmp_path / "absent.fifu"],
         [f"a={paths['fifu']}", f"a={paths['embd']}"],
         [paths["fifu"], "--vocab", f"b={paths['words']}"],
+        [paths["cvc"], "--vocab", tmp_path / "short"],  # one word for many rows
+        [paths["cvc"], "--vocab", paths["words"], "--vocab", paths["words"]],
+        [paths["fifu"], "--host", ""],
     ):
         assert run(["serve", "--port", "0", *map(str, arguments)]) == 2
+
+
+def test_a_host_that_nobody_knows_is_named(paths, tmp_path, monkeypatch, capsys):
+    from embmap.cli import run
+
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    (tmp_path / "token").write_text(TOKEN)
+    token = ["--token-file", str(tmp_path / "token")]
+    assert run(["serve", str(paths["fifu"]), "--host", "nowhere.invalid", *token]) == 2
+    told = capsys.readouterr().err
+    assert told == "embmap: nowhere.invalid: Name or service not known\n"
 
 
 def test_the_description_is_true(served):

@@ -302,7 +302,7 @@ class Model:
             opened = partial(self._open_as, watched)
             return self._indexes.path_for(_label(watched.signature), opened) or "auto"
         except OSError as error:
-            if not self._paths or not all(Path(path).exists() for path in self._paths):
+            if not all(Path(path).exists() for path in self._paths):
                 raise
             _LOG.warning("%s: each worker has an index of its own: %s", self.name, error.strerror)
             return "auto"
