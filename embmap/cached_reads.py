@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import UnsupportedError
-from embmap.mapping import MappedFile, PositionalFetch, PositionalReads, pread
+from embmap.mapping import MappedFile
+from embmap.positional_reads import PositionalFetch, PositionalReads, pread
 
 __all__ = ["CachedReads", "NotInMemoryError"]
 

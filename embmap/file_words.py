@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
+from embmap.backends import open_mapped
 from embmap.errors import StaleIndexError
 from embmap.index_source import IndexChoice, IndexSource
-from embmap.mapping import Backend, BytesFile, MappedFile, open_mapped
+from embmap.mapping import Backend, BytesFile, MappedFile
 from embmap.records import Records
 from embmap.vocabulary import Vocabulary
 

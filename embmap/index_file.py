@@ -23,8 +23,9 @@ import numpy.typing as npt
 import xxhash
 
 from embmap.atomic_write import replacing
+from embmap.backends import open_mapped
 from embmap.errors import EmbmapError, StaleIndexError
-from embmap.mapping import Backend, MappedFile, open_mapped
+from embmap.mapping import Backend, MappedFile
 from embmap.records import Records
 from embmap.word_index import EMPTY, WordIndex
 

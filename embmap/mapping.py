@@ -1,30 +1,26 @@
-"""The bytes of one file, as views or as positional reads.
+"""The bytes of one file, as typed read-only arrays over its parts.
 
-A :class:`MappedFile` hands out typed read-only arrays over parts of a file. Offsets and sizes are
-checked in Python ints before numpy sees them, so no product can wrap and no view can leave the
-file. The ``mmap`` back end hands out zero-copy views over one memory map; the ``read`` back end
-serves the same interface with positional reads, which survive a file that shrinks; the ``cached``
-back end reads too, but never waits for a disk. None is closed under a live view: the resources go
+Offsets and sizes are checked in Python ints before numpy sees them, so no product can wrap and no
+view can leave the file. Here stand the interface, :class:`MappedFile`, and the back end that hands
+out zero-copy views over one memory map; :mod:`embmap.positional_reads` and
+:mod:`embmap.cached_reads` hold those that read. None is closed under a live view: the resources go
 when the last object that uses them goes.
 """
 
 from __future__ import annotations
 
-import errno
 import math
 import mmap
 import os
-import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import TruncatedError, UnsupportedError
+from embmap.errors import TruncatedError
 
 __all__ = [
     "Access",
@@ -32,16 +28,12 @@ __all__ = [
     "BytesFile",
     "Fetch",
     "MappedFile",
-    "PositionalFetch",
-    "PositionalReads",
-    "open_mapped",
-    "pread",
+    "MemoryMap",
+    "ragged",
 ]
 
 Backend = Literal["mmap", "read", "cached"]
 Access = Literal["normal", "random", "sequential", "willneed"]
-BACKENDS: tuple[Backend, ...] = ("mmap", "read", "cached")
-ACCESSES: tuple[Access, ...] = ("normal", "random", "sequential", "willneed")
 
 
 class Fetch(Protocol):
@@ -277,113 +269,6 @@ class MemoryMap(MappedFile):
             self._map.madvise(advice, start, end - start)
 
 
-class PositionalReads(MappedFile):
-    """A file read by position, with no shared cursor: threads may share it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
-
-    backend = "read"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._reader = self._open(path)
-        status = os.fstat(self._reader.descriptor)
-        self.nbytes = status.st_size
-        self.mtime_ns = status.st_mtime_ns
-        self.identity = status.st_dev, status.st_ino
-        self.fetch = self._reader
-
-    def _open(self, path: Path) -> PositionalFetch:
-        return PositionalFetch(path)
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        nbytes = math.prod(shape) * dtype.itemsize
-        return np.frombuffer(self.fetch[offset : offset + nbytes], dtype).reshape(shape)
-
-    def gather(
-        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint8]:
-        descriptor, sizes = self._reader.descriptor, nbytes.tolist()
-        # A call for each range and nothing else: what is short is found out at the end.
-        data = b"".join(map(pread, repeat(descriptor), sizes, offsets.tolist()))
-        if len(data) == sum(sizes):
-            return np.frombuffer(data, np.uint8)
-        return super().gather(offsets, nbytes)
-
-    def current_nbytes(self) -> int:
-        return os.fstat(self._reader.descriptor).st_size
-
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        advice = getattr(os, f"POSIX_FADV_{access.upper()}", None)
-        if advice is not None:  # neither macOS nor Windows has posix_fadvise
-            os.posix_fadvise(self._reader.descriptor, offset, nbytes or 0, advice)
-
-
-class PositionalFetch:
-    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
-
-    __slots__ = ("descriptor", "nbytes", "path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.descriptor = -1
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        self.descriptor = os.open(path, flags)
-        self.nbytes = os.fstat(self.descriptor).st_size
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
-    def __getitem__(self, item: slice, /) -> bytes:
-        start, stop = item.start, min(item.stop, self.nbytes)  # as slices of a map do
-        data = pread(self.descriptor, stop - start, start) if stop > start else b""
-        if len(data) >= stop - start:
-            return data
-        parts = [data]
-        position = start + len(data)
-        while position < stop:  # one call reads at most 2 GiB on Linux
-            more = pread(self.descriptor, stop - position, position)
-            if not more:
-                raise TruncatedError(
-                    f"{stop - position} bytes are missing: the file shrank while it was open; "
-                    "open it again",
-                    path=self.path,
-                    offset=position,
-                )
-            parts.append(more)
-            position += len(more)
-        return b"".join(parts)
-
-
-if hasattr(os, "pread"):
-    pread = os.pread
-else:  # Windows: a descriptor has one position, so only one thread at a time may move it
-    import threading
-
-    _position_lock = threading.Lock()
-
-    def pread(number: int, nbytes: int, offset: int, /) -> bytes:
-        """Read from a position, as os.pread does elsewhere."""
-        with _position_lock:
-            os.lseek(number, offset, os.SEEK_SET)
-            return os.read(number, nbytes)
-
-
 class BytesFile(MappedFile):
     """Bytes in memory behind the same face, for what is parsed before it is written.
 
@@ -439,58 +324,3 @@ def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
     if not isinstance(base, mmap.mmap):
         raise TypeError(f"numpy.memmap over {type(base).__name__}: this numpy is not supported")
     return base
-
-
-def open_mapped(
-    path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
-) -> MappedFile:
-    """Open a file for views or positional reads.
-
-    Parameters
-    ----------
-    path : path-like
-        A regular file.
-    backend : {"mmap", "read", "cached"}
-        Map the file, read the parts that are asked for, or read them only if they are in memory.
-    access : {"normal", "random", "sequential", "willneed"}
-        How it will be read: advice to the operating system's read-ahead.
-
-    Returns
-    -------
-    MappedFile
-        The open file; nothing but its size has been read.
-
-    Raises
-    ------
-    OSError
-        When it does not exist, is a folder, or may not be read.
-    UnsupportedError
-        When it is a pipe, socket or device, or its system knows no "cached".
-    ValueError
-        For an unknown `backend` or `access`.
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    if access not in ACCESSES:
-        raise ValueError(f"access must be one of {', '.join(ACCESSES)}, not {access!r}")
-    mode = os.stat(path).st_mode  # noqa: PTH116 (an error shows the path as it was given)
-    # Relative paths mean what they mean now, wherever the process goes later.
-    location = Path(os.fsdecode(path)).absolute()
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
-    if not stat.S_ISREG(mode):
-        raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
-    file = _class_of(backend)(location)
-    if access != "normal":
-        file.advise(access)
-    return file
-
-
-def _class_of(backend: Backend) -> Callable[[Path], MappedFile]:
-    if backend == "mmap":
-        return MemoryMap
-    if backend == "read":
-        return PositionalReads
-    from embmap.cached_reads import CachedReads  # builds on this module
-
-    return CachedReads

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from embmap.backends import open_mapped
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.cvc.file import CvcFile
@@ -18,7 +19,7 @@ from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import MAGIC, looks_bare
 from embmap.index_source import IndexChoice
-from embmap.mapping import Access, Backend, MappedFile, open_mapped
+from embmap.mapping import Access, Backend, MappedFile
 
 __all__ = ["open"]
 

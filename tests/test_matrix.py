@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from embmap.backends import open_mapped
 from embmap.codecs.product import ProductMatrix
 from embmap.codecs.segments import normalize, segment_sums
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import BytesFile, open_mapped
+from embmap.mapping import BytesFile
 from embmap.matrix import dense_matrix
 
 ROWS, COLUMNS = 37, 5

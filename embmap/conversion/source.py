@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.backends import open_mapped
 from embmap.codecs.bfloat import BFloat16Matrix
 from embmap.codecs.product import ProductMatrix
 from embmap.conversion.arrays import read_npy, read_npz, read_safetensors
@@ -32,7 +33,7 @@ from embmap.formats.cvc.file import CvcFile
 from embmap.formats.dwe.file import DweFile
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.finalfusion.file import FinalfusionFile
-from embmap.mapping import MappedFile, open_mapped
+from embmap.mapping import MappedFile
 from embmap.matrix import Matrix
 from embmap.opening import FORMATS
 from embmap.opening import open as open_embedding

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embmap
-from embmap import mapping
+from embmap import positional_reads
 from embmap.codecs import kernels
 from embmap.formats.dwe import groups as groups_module
 from tests.reference import dwe as reference
@@ -937,7 +937,7 @@ def test_opening_reads_no_table_and_no_data(path, layout, monkeypatch):
 
     if not hasattr(os, "pread"):
         pytest.skip("there is no pread here")
-    monkeypatch.setattr(mapping, "pread", counted)
+    monkeypatch.setattr(positional_reads, "pread", counted)
     with embmap.open(path, backend="read") as f:
         (address,) = struct.unpack_from("<I", data, 16)
         assert max(end for _, end in reads) <= 4 * address

@@ -1,0 +1,69 @@
+"""The ways in which a file can be read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+from embmap.cached_reads import CachedReads
+from embmap.errors import UnsupportedError
+from embmap.mapping import Access, Backend, MappedFile, MemoryMap
+from embmap.positional_reads import PositionalReads
+
+__all__ = ["open_mapped"]
+
+_CLASSES: dict[Backend, Callable[[Path], MappedFile]] = {
+    "mmap": MemoryMap,
+    "read": PositionalReads,
+    "cached": CachedReads,
+}
+ACCESSES = get_args(Access)
+
+
+def open_mapped(
+    path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
+) -> MappedFile:
+    """Open a file for views or positional reads.
+
+    Parameters
+    ----------
+    path : path-like
+        A regular file.
+    backend : {"mmap", "read", "cached"}
+        Map the file, read the parts that are asked for, or read them only if they are in memory.
+    access : {"normal", "random", "sequential", "willneed"}
+        How it will be read: advice to the operating system's read-ahead.
+
+    Returns
+    -------
+    MappedFile
+        The open file; nothing but its size has been read.
+
+    Raises
+    ------
+    OSError
+        When it does not exist, is a folder, or may not be read.
+    UnsupportedError
+        When it is a pipe, socket or device, or its system knows no "cached".
+    ValueError
+        For an unknown `backend` or `access`.
+    """
+    if backend not in _CLASSES:
+        raise ValueError(f"backend must be one of {', '.join(_CLASSES)}, not {backend!r}")
+    if access not in ACCESSES:
+        raise ValueError(f"access must be one of {', '.join(ACCESSES)}, not {access!r}")
+    mode = os.stat(path).st_mode  # noqa: PTH116 (an error shows the path as it was given)
+    # Relative paths mean what they mean now, wherever the process goes later.
+    location = Path(os.fsdecode(path)).absolute()
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
+    if not stat.S_ISREG(mode):
+        raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
+    file = _CLASSES[backend](location)
+    if access != "normal":
+        file.advise(access)
+    return file

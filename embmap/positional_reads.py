@@ -1,0 +1,124 @@
+"""The bytes of a file by positional reads, which survive a file that shrinks."""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import TruncatedError
+from embmap.mapping import Access, MappedFile
+
+__all__ = ["PositionalFetch", "PositionalReads", "pread"]
+
+
+class PositionalReads(MappedFile):
+    """A file read by position, with no shared cursor: threads may share it.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
+
+    backend = "read"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = self._open(path)
+        status = os.fstat(self._reader.descriptor)
+        self.nbytes = status.st_size
+        self.mtime_ns = status.st_mtime_ns
+        self.identity = status.st_dev, status.st_ino
+        self.fetch = self._reader
+
+    def _open(self, path: Path) -> PositionalFetch:
+        return PositionalFetch(path)
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        nbytes = math.prod(shape) * dtype.itemsize
+        return np.frombuffer(self.fetch[offset : offset + nbytes], dtype).reshape(shape)
+
+    def gather(
+        self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        descriptor, sizes = self._reader.descriptor, nbytes.tolist()
+        # A call for each range and nothing else: what is short is found out at the end.
+        data = b"".join(map(pread, repeat(descriptor), sizes, offsets.tolist()))
+        if len(data) == sum(sizes):
+            return np.frombuffer(data, np.uint8)
+        return super().gather(offsets, nbytes)
+
+    def current_nbytes(self) -> int:
+        return os.fstat(self._reader.descriptor).st_size
+
+    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
+        advice = getattr(os, f"POSIX_FADV_{access.upper()}", None)
+        if advice is not None:  # neither macOS nor Windows has posix_fadvise
+            os.posix_fadvise(self._reader.descriptor, offset, nbytes or 0, advice)
+
+
+class PositionalFetch:
+    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A regular file.
+    """
+
+    __slots__ = ("descriptor", "nbytes", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = -1
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self.descriptor = os.open(path, flags)
+        self.nbytes = os.fstat(self.descriptor).st_size
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def __getitem__(self, item: slice, /) -> bytes:
+        start, stop = item.start, min(item.stop, self.nbytes)  # as slices of a map do
+        data = pread(self.descriptor, stop - start, start) if stop > start else b""
+        if len(data) >= stop - start:
+            return data
+        parts = [data]
+        position = start + len(data)
+        while position < stop:  # one call reads at most 2 GiB on Linux
+            more = pread(self.descriptor, stop - position, position)
+            if not more:
+                raise TruncatedError(
+                    f"{stop - position} bytes are missing: the file shrank while it was open; "
+                    "open it again",
+                    path=self.path,
+                    offset=position,
+                )
+            parts.append(more)
+            position += len(more)
+        return b"".join(parts)
+
+
+if hasattr(os, "pread"):
+    pread = os.pread
+else:  # Windows: a descriptor has one position, so only one thread at a time may move it
+    import threading
+
+    _position_lock = threading.Lock()
+
+    def pread(number: int, nbytes: int, offset: int, /) -> bytes:
+        """Read from a position, as os.pread does elsewhere."""
+        with _position_lock:
+            os.lseek(number, offset, os.SEEK_SET)
+            return os.read(number, nbytes)
