@@ -117,7 +117,7 @@ def _operation(
 ) -> dict[str, Any]:
     told = {"description": "A problem", "content": {JSON: {"schema": _ref("Error")}}}
     found = {"description": summary, "content": {JSON: {"schema": answer}}}
-    codes = [*errors, "401", "421", *(("413", "415") if body else ())]
+    codes = [*errors, "401", "421", "431", *(("413", "415") if body else ())]
     operation: dict[str, Any] = {
         "summary": summary,
         "responses": {"200": _vectors(answer) if binary else found, **dict.fromkeys(codes, told)},
