@@ -24,8 +24,8 @@ from embmap.positional_reads import PositionalFetch, PositionalReads, pread
 __all__ = ["CachedReads", "NotInMemoryError"]
 
 _LOADED = 1 << 20  # bytes read at a time to have them in memory
-_PATIENCE = 0.001  # seconds that a disk may be expected to take
-_REMEMBERED = 1.0  # seconds that its latency is believed in
+_PATIENCE = 0.002  # seconds that a disk may be expected to take
+_REMEMBERED = 5.0  # seconds that its latency is believed in
 _SMALL = 1 << 16  # bytes of a range that is read at once
 
 Ranges = list[tuple[int, int]]
@@ -71,7 +71,7 @@ class CachedFetch(PositionalFetch):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._latency = 0.0  # seconds, of the slowest range when some were last read from the disk
+        self._latency = 0.0  # seconds, of a range when some were last read from the disk
         self._measured = -math.inf  # when that was
 
     def __getitem__(self, item: slice, /) -> bytes:
@@ -101,13 +101,15 @@ class CachedFetch(PositionalFetch):
         Raises
         ------
         NotInMemoryError
-            When it was not within the last second, or nothing is known about it.
+            When it was not lately, or nothing is known about it.
         """
+        # Asking has made the system read them, which a good disk has done by now.
+        absent = [each for each in ranges if not self._has(each)]
         known = time.monotonic() - self._measured < _REMEMBERED
-        small = all(nbytes <= _SMALL for _, nbytes in ranges)
-        if not (known and small and len(ranges) * self._latency <= _PATIENCE):
-            raise NotInMemoryError(self, ranges)
-        self.load(ranges)
+        small = all(nbytes <= _SMALL for _, nbytes in absent)
+        if absent and not (known and small and len(absent) * self._latency <= _PATIENCE):
+            raise NotInMemoryError(self, absent)
+        self.load(absent)
 
     def load(self, ranges: Ranges) -> None:
         """Have the system read ranges, however long it takes.
@@ -117,24 +119,26 @@ class CachedFetch(PositionalFetch):
         ranges : list of (int, int)
             Offsets and sizes, in bytes.
         """
-        absent = [each for each in ranges if not self._has(each[0])]  # others may have read some
+        absent = [each for each in ranges if not self._has(each)]  # others may have read some
         for start, nbytes in absent if len(absent) > 1 else ():  # the disk chooses the order
             os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
-        slowest = 0.0
+        begun = time.perf_counter()
         for start, nbytes in absent:
-            begun = time.perf_counter()
             for begin in range(start, start + nbytes, _LOADED):
                 pread(self.descriptor, min(_LOADED, start + nbytes - begin), begin)
-            slowest = max(slowest, time.perf_counter() - begun)
         if absent:
-            self._latency, self._measured = slowest, time.monotonic()
+            self._latency = (time.perf_counter() - begun) / len(absent)
+            self._measured = time.monotonic()
 
-    def _has(self, offset: int) -> bool:
-        """Whether the system has the start of a range in memory."""
+    def _has(self, place: tuple[int, int]) -> bool:
+        """Whether the system has the start and the end of a range in memory."""
+        start, nbytes = place
         try:
-            return os.preadv(self.descriptor, (bytearray(1),), offset, os.RWF_NOWAIT) == 1
+            for offset in (start, start + nbytes - 1):
+                os.preadv(self.descriptor, (bytearray(1),), offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
+        return True
 
 
 class CachedReads(PositionalReads):

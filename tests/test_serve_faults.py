@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 
@@ -634,16 +633,11 @@ def test_closing_the_terminal_leaves_nothing(path, tmp_path, monkeypatch):
 
 
 def test_a_worker_that_dies_is_replaced(path):
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
     with serving(path, "--workers", 2) as server:
-        listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(server.process.pid)],
-            capture_output=True,
-            text=True,
-        ).stdout
-        pids = [int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line]
-        if not pids:
-            pytest.skip("there is no ps here that lists the workers")
-        os.kill(pids[0], 9)
+        children = psutil.Process(server.process.pid).children()
+        worker, _ = (each for each in children if "spawn_main" in " ".join(each.cmdline()))
+        worker.kill()
         answered = 0
         while answered < 20:
             with contextlib.suppress(ConnectionError):
