@@ -607,7 +607,9 @@ def test_sigterm_under_load_cuts_no_answer_short(path, workers):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc here")
-def test_workers_end_with_the_process_that_started_them(path):
+def test_workers_end_with_the_process_that_started_them(path, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     server = Served(path, "--workers", 2)
     assert value_of(server)[0] == 200
     server.process.kill()
@@ -617,6 +619,8 @@ def test_workers_end_with_the_process_that_started_them(path):
             server.ask("/healthz")
         except ConnectionError:
             break
+        time.sleep(0.02)
+    while list((tmp_path / "temporary").iterdir()):  # the workers clean up instead
         time.sleep(0.02)
 
 

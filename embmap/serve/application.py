@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -139,7 +140,9 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        watching = None if parent is None else asyncio.create_task(_end_with(parent))
+        watching = None
+        if parent is not None:
+            watching = asyncio.create_task(_end_with(parent, settings.folder))
         yield
         if watching is not None:
             watching.cancel()
@@ -154,10 +157,12 @@ def _label(path: str) -> str:
     return re.sub(r":\w+}", "}", path)
 
 
-async def _end_with(parent: int) -> None:
-    """End this process when its parent was killed and can no longer end it."""
+async def _end_with(parent: int, folder: str | None) -> None:
+    """End this process when its parent was killed and can no longer end it, nor clean up."""
     while os.getppid() == parent:
         await asyncio.sleep(1)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
