@@ -1,7 +1,7 @@
 """The application a worker runs: routes, and what stands before all of them.
 
-Every response carries the headers of a strict site, every error is JSON, and nothing of a request
-is ever written to a log but the template of its path.
+Every response of it carries the headers of a strict site, every error is JSON, and nothing of a
+request is ever written to a log but the template of its path.
 """
 
 from __future__ import annotations
@@ -191,9 +191,8 @@ class _Gate:
             await send(message)
 
         problem = self._refusal(scope)
-        scope["app"] = (
-            self  # or the router would answer what fits no route by itself, in plain text
-        )
+        # Without an application the router would answer what fits no route, in plain text.
+        scope["app"] = self
         try:
             if problem is None:
                 await self._app(scope, receive, told)

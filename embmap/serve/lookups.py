@@ -105,9 +105,10 @@ def lookup(call: Call) -> Answer:
         if missing == "subwords":
             letters = sum(len(words[i]) for i in np.flatnonzero(rows < 0).tolist())
             call.check_quick(quick=letters <= _QUICK_LETTERS)
+        if missing == "error":
+            check_known(words, rows)
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
     if matrix is None or not with_vectors:
-        check_known(words, rows, missing)
         return json_answer(facts)
     found, known = look_up(file, matrix, words, rows, missing, dynamic)
     absent = np.flatnonzero(~known).tolist()
@@ -142,7 +143,7 @@ def look_up(
     rows : numpy.ndarray
         Shape (n,), int64: their rows, -1 where absent.
     missing : {"error", "null", "subwords"}
-        What to do about those.
+        What to do about those; with "error" there are none.
     dynamic : DweFile or None
         The same file, when all its time steps are wanted.
 
@@ -154,8 +155,6 @@ def look_up(
         Shape (n,), bool.
     """
     known = rows >= 0
-    if words is not None and not known.all():
-        check_known(words, rows, missing)
     safe = np.where(known, rows, 0) if len(file) else rows[known]
     if dynamic is not None:
         found: npt.NDArray[Any] = dynamic.trajectories(safe)
@@ -173,20 +172,23 @@ def look_up(
     return found, known
 
 
-def check_known(words: list[str] | None, rows: npt.NDArray[np.int64], missing: str) -> None:
-    """Refuse unknown words where they are an error.
+def check_known(words: list[str], rows: npt.NDArray[np.int64]) -> None:
+    """Refuse unknown words.
 
     Parameters
     ----------
-    words : list of str or None
-        The words, if words were asked for.
+    words : list of str
+        The words.
     rows : numpy.ndarray
         Shape (n,), int64: their rows, -1 where absent.
-    missing : {"error", "null", "subwords"}
-        What to do about those.
+
+    Raises
+    ------
+    Problem
+        404, about the first of them.
     """
     unknown = np.flatnonzero(rows < 0)
-    if words is not None and unknown.size and missing == "error":
+    if unknown.size:
         raise unknown_word(words[int(unknown[0])], unknown.size)
 
 
