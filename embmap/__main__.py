@@ -14,7 +14,7 @@ def main() -> int:
     Returns
     -------
     int
-        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage.
+        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage; 143 after SIGTERM.
     """
     try:
         from embmap.cli import run

@@ -7,20 +7,22 @@ compared exactly afterwards. Needs the extra "ann".
 
 from __future__ import annotations
 
+import errno
 import os
-import secrets
 import struct
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from embmap.atomic_write import replacing
+from embmap.backends import open_mapped
 from embmap.codecs.segments import normalize
 from embmap.codecs.threads import n_threads
-from embmap.errors import StaleIndexError
+from embmap.errors import StaleIndexError, UnsupportedError
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix
 from embmap.report import Progress
@@ -33,6 +35,7 @@ VERSION = 1
 _TRAILER = struct.Struct("<8sIIQqQQQQ")  # magic, version, dim, size, time, rows, graph, 0, checksum
 _AT_ONCE = 1 << 14  # rows handed to usearch together
 _PROPOSED = 4  # rows for each that is asked for
+_FILLED = 1 << 20  # bytes
 _LEAST = 64  # rows that are proposed at the least
 
 
@@ -60,30 +63,33 @@ class ApproximateIndex:
         usearch = _usearch()
         self._path = path
         self._n_rows = shape[0]
-        self._check(data, shape)
+        # The graph is searched in this map, which it keeps open: usearch cannot open every path.
+        mapped = self._checked(data, shape)
         try:
-            graph = usearch.Index.restore(os.fspath(path), view=True)
+            graph = usearch.Index.restore(mapped.array(0, np.uint8, mapped.nbytes), view=True)
         except (RuntimeError, ValueError) as error:
             raise self._stale(f"usearch refuses it: {error}") from None
         if graph is None or graph.ndim != shape[1] or len(graph) > shape[0]:
             raise self._stale("its graph is about other rows")
         self._graph = graph
+        self._mapped = mapped
 
     def _stale(self, why: str) -> StaleIndexError:
         return StaleIndexError(f"{self._path}: {why}; build it again with build_ann()")
 
-    def _check(self, data: MappedFile, shape: tuple[int, int]) -> None:
+    def _checked(self, data: MappedFile, shape: tuple[int, int]) -> MappedFile:
         try:
-            with self._path.open("rb") as file:
-                nbytes = os.fstat(file.fileno()).st_size
-                file.seek(max(nbytes - _TRAILER.size, 0))
-                trailer = file.read(_TRAILER.size)
+            mapped = open_mapped(self._path)
         except FileNotFoundError:
             raise StaleIndexError(
                 f"{self._path}: there is no approximate index; build one with build_ann()"
             ) from None
         except OSError as error:
             raise self._stale(f"cannot be opened: {error.strerror}") from None
+        except UnsupportedError as error:
+            raise self._stale(error.message) from None
+        nbytes = mapped.nbytes
+        trailer = mapped.read(max(nbytes - _TRAILER.size, 0), min(nbytes, _TRAILER.size))
         if len(trailer) < _TRAILER.size or not trailer.startswith(MAGIC):
             raise self._stale("it does not end as an approximate index of embmap")
         _, version, dim, size, mtime, n_rows, graph_nbytes, _, checksum = _TRAILER.unpack(trailer)
@@ -95,6 +101,7 @@ class ApproximateIndex:
             raise self._stale("it is damaged")
         if (size, mtime, n_rows, dim) != (data.nbytes, data.mtime_ns, *shape):
             raise self._stale("it belongs to other data")
+        return mapped
 
     def candidates(
         self, units: npt.NDArray[Any], n: int, excluded: list[npt.NDArray[np.int64]]
@@ -172,21 +179,25 @@ def build(
         graph.add(keys, rows[usable], threads=n_threads())
         if progress is not None:
             progress("linking rows", stop, n_rows)
-    target = path.resolve()
-    temporary = target.with_name(f".embmap-{secrets.token_hex(8)}.tmp")
+    with replacing(path) as out:
+        _save(graph, out, path)
+        size = out.seek(0, os.SEEK_END)
+        head = _TRAILER.pack(MAGIC, VERSION, dim, data.nbytes, data.mtime_ns, n_rows, size, 0, 0)
+        out.write(head[:-8] + struct.pack("<Q", xxhash.xxh3_64_intdigest(head[:-8])))
+
+
+def _save(graph: Any, out: BinaryIO, path: Path) -> None:
+    """Write a graph to a temporary file; usearch does it without holding a copy in memory."""
+    nbytes = graph.serialized_length
     try:
-        graph.save(os.fspath(temporary))
-        with temporary.open("ab") as out:
-            size = out.tell()
-            head = _TRAILER.pack(
-                MAGIC, VERSION, dim, data.nbytes, data.mtime_ns, n_rows, size, 0, 0
-            )[:-8]
-            out.write(head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)))
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        graph.save(out.name)
+    except RuntimeError as error:
+        # usearch does not say what the system refused. Writing on where it stopped does.
+        missing = nbytes - out.seek(0, os.SEEK_END)
+        for start in range(0, missing, _FILLED):
+            out.write(bytes(min(_FILLED, missing - start)))
+        out.flush()
+        raise OSError(errno.EIO, f"usearch cannot write it: {error}", str(path)) from None
 
 
 def _usearch() -> ModuleType:

@@ -1,7 +1,11 @@
-"""Files that are either the old one or the whole new one, whatever happens while they are written.
+"""Files that are either the old or the whole new ones, whatever happens while they are written.
 
 Every writer in embmap writes to a temporary file beside the target, flushes it to the disk and
-renames it over the target; an error or a crash leaves the old file untouched.
+renames it over the target; an error or a crash leaves the old file untouched. :class:`Together`
+does so with several files: all of them are complete before the first is renamed.
+
+On Linux a temporary file has no name until it is complete, so that a process that is killed leaves
+none behind. Elsewhere, and on file systems that cannot do so, it is called ``.embmap-*.tmp``.
 """
 
 from __future__ import annotations
@@ -13,9 +17,180 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, cast
 
-__all__ = ["refuse_overwriting", "replacing", "spool_beside"]
+__all__ = ["Part", "Together", "refuse_overwriting", "replacing", "spool_beside"]
+
+
+class Part(os.PathLike[str]):
+    """A file that :class:`Together` creates or replaces; writers take it in place of its path.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Raises
+    ------
+    OSError
+        When it is a folder, a pipe, a device or a loop of links.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fsdecode(path)
+        self._target = _target(self._path)
+        self._named: Path | None = None  # the temporary file, where it has a name
+        self._nameless: int | None = None  # the descriptor of one that has none
+        self._complete = False
+
+    def __fspath__(self) -> str:
+        """Return the path of the file that is created or replaced."""
+        return self._path
+
+    @property
+    def written(self) -> Path:
+        """A path to what has been written, until it takes its place."""
+        if self._nameless is not None:
+            return _descriptor_path(self._nameless)
+        return cast(Path, self._named)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open the temporary file; it is complete when the block ends without an error.
+
+        Yields
+        ------
+        binary file
+            Open for reading and writing, seekable; its ``name`` is a path that leads to it.
+
+        Raises
+        ------
+        OSError
+            When the folder does not exist or cannot be written.
+        """
+        mode = None
+        with contextlib.suppress(OSError):
+            mode = self._target.stat().st_mode & 0o777
+        # What replaces a file that others may not read is never readable by them. The umask
+        # applies to a new file.
+        permissions = 0o666 if mode is None else 0o600
+        try:
+            descriptor = self._create(permissions)
+        except OSError as error:  # about the file that was asked for, not about ours beside it
+            raise type(error)(error.errno, error.strerror, str(self._target)) from None
+        with open(self.written, "w+b", opener=lambda *_: descriptor) as handle:
+            yield handle
+            handle.flush()
+            if mode is not None:
+                with contextlib.suppress(OSError):
+                    self.written.chmod(mode)
+            os.fsync(handle.fileno())
+        self._complete = True
+
+    def _create(self, permissions: int) -> int:
+        folder = self._target.parent
+        if _names_later(folder):
+            descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, permissions)
+            self._nameless = os.dup(descriptor)
+            return descriptor
+        self._named = _temporary_name(folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return os.open(self._named, flags, permissions)
+
+    def take_place(self) -> None:
+        """Rename the temporary file over the target.
+
+        Raises
+        ------
+        OSError
+            When the target cannot be replaced.
+        """
+        if not self._complete:
+            return
+        if self._nameless is not None:
+            named = _temporary_name(self._target.parent)
+            _link(self._nameless, named)
+            self._named = named
+        cast(Path, self._named).replace(self._target)
+        self._named = None
+        _sync_folder(self._target.parent)
+
+    def discard(self) -> None:
+        """Remove the temporary file, unless it has taken its place."""
+        if self._nameless is not None:
+            os.close(self._nameless)
+            self._nameless = None
+        if self._named is not None:
+            with contextlib.suppress(OSError):
+                self._named.unlink()
+            self._named = None
+
+
+class Together:
+    """Files that are replaced and removed together, when the block ends without an error.
+
+    All temporary files are complete and on the disk before the first of them is renamed. Files
+    take their places, and are removed, in the order in which they were named here.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Part | Path] = []
+
+    def file(self, path: str | os.PathLike[str]) -> Part:
+        """Name a file to create or replace; it stays as it is if it is never opened.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Returns
+        -------
+        Part
+            Whose ``open()`` gives the temporary file.
+
+        Raises
+        ------
+        OSError
+            When it is a folder, a pipe, a device or a loop of links.
+        """
+        part = Part(path)
+        self._steps.append(part)
+        return part
+
+    def remove(self, path: Path) -> None:
+        """Name a file to remove if it exists.
+
+        Parameters
+        ----------
+        path : pathlib.Path
+            The file; a link is removed and not the file that it names.
+        """
+        self._steps.append(path)
+
+    def __enter__(self) -> Together:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Put the files into their places, unless an error ended the block."""
+        try:
+            for step in self._steps if kind is None else ():
+                if isinstance(step, Part):
+                    step.take_place()
+                else:
+                    step.unlink(missing_ok=True)
+                    _sync_folder(step.parent)
+        finally:
+            for step in self._steps:
+                if isinstance(step, Part):
+                    step.discard()
 
 
 @contextlib.contextmanager
@@ -25,45 +200,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Parameters
     ----------
     path : path-like
-        The file to create or replace.
+        The file to create or replace. A :class:`Part` takes its place when its :class:`Together`
+        ends.
 
     Yields
     ------
     binary file
-        Open for reading and writing, seekable.
+        Open for reading and writing, seekable; its ``name`` is a path that leads to it.
 
     Raises
     ------
     OSError
-        When the folder does not exist or cannot be written.
+        When the folder does not exist or cannot be written, or `path` is no regular file.
     """
-    target = Path(os.fsdecode(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(target))
-    # A link is followed, so that the file it names is replaced and not the link.
-    target = target.resolve()
-    if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "is not a regular file; name another to write", str(target))
-    temporary = target.parent / f".embmap-{secrets.token_hex(8)}.tmp"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
-    except OSError as error:  # about the file that was asked for, not about ours beside it
-        raise type(error)(error.errno, error.strerror, str(target)) from None
-    try:
-        with open(descriptor, "w+b") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        if target.exists():
-            with contextlib.suppress(OSError):
-                temporary.chmod(target.stat().st_mode & 0o777)
-        temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(target.parent)
+    with contextlib.ExitStack() as stack:
+        part = path if isinstance(path, Part) else stack.enter_context(Together()).file(path)
+        yield stack.enter_context(part.open())
 
 
 def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
@@ -103,13 +255,58 @@ def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:
     Raises
     ------
     OSError
-        When the folder does not exist or cannot be written.
+        When the folder does not exist or cannot be written, or `path` is no regular file.
     """
-    target = Path(os.fsdecode(path)).resolve()
+    target = _target(path)
     try:
         return cast(BinaryIO, tempfile.TemporaryFile(dir=target.parent))
     except OSError as error:  # about the file that was asked for, not about ours beside it
         raise type(error)(error.errno, error.strerror, str(target)) from None
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Return the file that is replaced: a link is followed, and is not replaced itself."""
+    asked = Path(os.fsdecode(path))
+    if asked.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(asked))
+    target = Path(os.path.realpath(asked))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(asked))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file; name another to write", str(target))
+    return target
+
+
+def _temporary_name(folder: Path) -> Path:
+    return folder / f".embmap-{secrets.token_hex(8)}.tmp"
+
+
+def _descriptor_path(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _names_later(folder: Path) -> bool:
+    """Whether a file can be created in a folder without a name and be given one afterwards."""
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    # Some file systems and sandboxes allow the first and not the second: an empty file tries it.
+    named = _temporary_name(folder)
+    try:
+        descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+        try:
+            _link(descriptor, named)
+            named.unlink()
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _link(descriptor: int, named: Path) -> None:
+    """Give a nameless file a name."""
+    # With a src_dir_fd, which is not used, os.link follows the link in /proc.
+    os.link(_descriptor_path(descriptor), named, src_dir_fd=descriptor, follow_symlinks=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ from embmap.index_source import IndexChoice, IndexSource
 from embmap.mapping import Backend, BytesFile, MappedFile
 from embmap.records import Records
 from embmap.vocabulary import Vocabulary
+from embmap.words_beside import check_words
 
 __all__ = ["Words", "vocabulary_of", "words_of"]
 
@@ -53,6 +54,8 @@ def words_of(
     ------
     ValueError
         When words are given to a file that has its own, or their number is not `n_rows`.
+    ChecksumError
+        When the words beside the file are given, and were written with other vectors.
     StaleIndexError
         When an index is required and does not match, or there are no words.
     """
@@ -62,7 +65,7 @@ def words_of(
         return Vocabulary(file, records, IndexSource(file, index))
     if given is not None:
         return vocabulary_of(
-            given, n_rows, format, backend=cast(Backend, file.backend), index=index
+            given, n_rows, format, vectors=file, backend=cast(Backend, file.backend), index=index
         )
     if index not in ("auto", "memory"):
         raise StaleIndexError(f"{file.path} has no words that an index could be about")
@@ -74,6 +77,7 @@ def vocabulary_of(
     n: int,
     format: str,
     *,
+    vectors: MappedFile | None = None,
     backend: Backend = "mmap",
     index: IndexChoice = "auto",
 ) -> Vocabulary:
@@ -87,6 +91,8 @@ def vocabulary_of(
         How many words there have to be.
     format : str
         Name of the format that needs them, for errors.
+    vectors : MappedFile, optional
+        The file that needs them.
     backend : {"mmap", "read", "cached"}
         How to read the text file.
     index : str or path-like
@@ -101,6 +107,8 @@ def vocabulary_of(
     ------
     ValueError
         When their number is not `n`.
+    ChecksumError
+        When they are the words beside `vectors`, and were written with others.
     TypeError
         When one of them is no str.
     OSError
@@ -110,6 +118,8 @@ def vocabulary_of(
     """
     if isinstance(words, str | os.PathLike):
         lines = open_mapped(words, backend=backend)
+        if vectors is not None:
+            check_words(vectors, lines)
         head = lines.read(0, min(lines.nbytes, 1 << 16))
         start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         crlf = head[: head.find(b"\n") + 1].endswith(b"\r\n")

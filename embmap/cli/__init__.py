@@ -1,16 +1,20 @@
 """The command ``embmap``: a thin layer over the public face.
 
-Exit status 0; 1 when a word is unknown or a check found a problem; 2 for a bad file or bad usage.
+Exit status 0; 1 when a word is unknown or a check found a problem; 2 for a bad file or bad usage;
+143 after SIGTERM.
 An error is one line on stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
@@ -20,6 +24,11 @@ from embmap.cli import conversion, files, measuring, over_time, search, serving
 from embmap.cli.output import complain
 
 __all__ = ["run"]
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception that nothing on the way takes for an error."""
+
 
 _app = files.app
 _app.add_typer(over_time.app)
@@ -40,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage.
+        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage; 143 after SIGTERM.
     """
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
@@ -48,8 +57,9 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(_app)
     try:
-        status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
-        sys.stdout.flush()
+        with _unwound_by_sigterm():
+            status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
+            sys.stdout.flush()
     except (embmap.EmbmapError, ImportError) as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -61,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"{where}{error.strerror or error}")
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted")
+    except _Terminated:
+        complain("terminated")
+        return 128 + signal.SIGTERM
     except Exception as error:
         message = getattr(error, "format_message", None)  # click's, or typer's own copy of click
         if message is None:
@@ -69,6 +82,25 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return _fail(f"{message()} (embmap --help)")
     return status if isinstance(status, int) else 0
+
+
+@contextlib.contextmanager
+def _unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is being done as an error would: temporary files go."""
+    by_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not by_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would disturb the cleaning up
+    raise _Terminated
 
 
 def _fail(message: str) -> int:

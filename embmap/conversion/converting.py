@@ -26,12 +26,13 @@ from embmap.conversion.explicit import explicit
 from embmap.conversion.over_time import write_steps
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths, Selected, Stacked
-from embmap.conversion.source import INPUT_FORMATS, Request, Source, open_source, words_beside
+from embmap.conversion.source import INPUT_FORMATS, Request, Source, open_source
 from embmap.conversion.targets import TARGETS, Output, Target
 from embmap.conversion.words import Chosen, choose
 from embmap.file_words import Words
 from embmap.matrix import Matrix
 from embmap.report import Progress
+from embmap.words_beside import digests_beside, words_beside
 
 __all__ = ["convert"]
 
@@ -174,7 +175,8 @@ def convert(
         raise ValueError(f"compression is for CVC files, not for {name}")
     given = [words, vocab, metadata]
     read = [*inputs, *(Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike))]
-    refuse_overwriting([path, *([words_beside(path)] if target.beside else [])], read)
+    beside = [words_beside(path), digests_beside(path)] if target.beside else []
+    refuse_overwriting([path, *beside], read)
     request = Request(
         kind,
         layout,

@@ -83,6 +83,6 @@ def write_steps(
     if len({len(matrix) for matrix in matrices}) > 1:
         raise ValueError(f"the inputs have {[len(m) for m in matrices]} vectors, and no words")
     quantized, scale = quantize(matrices, bits)
-    with with_words_beside(path, words):
-        write(path, quantized, scale=scale, layout=layout, progress=progress)
+    with with_words_beside(path, words) as part:
+        write(part, quantized, scale=scale, layout=layout, progress=progress)
     return len(matrices[0]), n_dropped

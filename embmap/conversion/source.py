@@ -39,8 +39,9 @@ from embmap.opening import FORMATS
 from embmap.opening import open as open_embedding
 from embmap.report import Progress
 from embmap.subwords import FloretIndexer, SubwordIndexer
+from embmap.words_beside import find_words
 
-__all__ = ["INPUT_FORMATS", "Request", "Source", "open_source", "recognize", "words_beside"]
+__all__ = ["INPUT_FORMATS", "Request", "Source", "open_source", "recognize"]
 
 TEXTS = ("word2vec-text", "glove", "floret")
 INPUT_FORMATS = (
@@ -176,7 +177,7 @@ def open_source(path: Path, request: Request, stack: ExitStack) -> Source:
     Raises
     ------
     FormatError
-        When it is damaged or of no known format.
+        When it is damaged or of no known format, or the words beside it belong to other vectors.
     ValueError
         When it lacks what is asked for, or words are given to a file that has some.
     OSError
@@ -199,10 +200,10 @@ def open_source(path: Path, request: Request, stack: ExitStack) -> Source:
     else:
         n = len(source.vectors)
         vocab = request.vocab
-        if vocab is None and source.subwords is None and words_beside(path).is_file():
-            vocab = words_beside(path)
+        if vocab is None and source.subwords is None:
+            vocab = find_words(file)
         if vocab is not None:
-            words = WordTable.of(vocabulary_of(vocab, n, name), request.limit)
+            words = WordTable.of(vocabulary_of(vocab, n, name, vectors=file), request.limit)
             source = replace(source, words=words)
     if request.limit is not None and request.limit < n:
         n = request.limit
@@ -211,22 +212,6 @@ def open_source(path: Path, request: Request, stack: ExitStack) -> Source:
     if len(source.vectors) != n and source.subwords is None:
         source = replace(source, vectors=Selected(source.vectors, range(n)))
     return source
-
-
-def words_beside(path: Path) -> Path:
-    """Return the name of the file of words that stands beside vectors without any.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file of vectors.
-
-    Returns
-    -------
-    pathlib.Path
-        ``vectors.npy.words.txt`` for ``vectors.npy``.
-    """
-    return path.with_name(f"{path.name}.words.txt")
 
 
 def _open_own(file: MappedFile, request: Request, stack: ExitStack) -> Source:

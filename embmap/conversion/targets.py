@@ -14,17 +14,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from embmap.atomic_write import replacing
+from embmap.atomic_write import Part, Together, replacing
+from embmap.backends import open_mapped
 from embmap.codecs.product import Quantized
 from embmap.conversion.rows import Lengths, Stacked
-from embmap.conversion.source import words_beside
 from embmap.conversion.words import Refuse, WordTable
 from embmap.formats.cvc.writer import write as write_cvc_file
 from embmap.formats.embd.layout import REQUIRED_METADATA
 from embmap.formats.embd.writer import write as write_embd_file
 from embmap.formats.finalfusion.writer import write as write_finalfusion_file
+from embmap.mapping import MappedFile
 from embmap.matrix import Matrix
 from embmap.subwords import SubwordIndexer
+from embmap.words_beside import describe, digests_beside, exists, words_beside
 
 __all__ = ["TARGETS", "Output", "Target", "with_words_beside"]
 
@@ -112,34 +114,56 @@ def _no_line_end(word: str) -> str | None:
     return None
 
 
-def with_words_beside(path: Path, words: WordTable | None) -> contextlib.ExitStack:
-    """Write words to the text file that belongs to a file of vectors.
+@contextlib.contextmanager
+def with_words_beside(path: Path, words: WordTable | None) -> Iterator[Part]:
+    """Write vectors together with the text file that holds their words.
 
     Parameters
     ----------
     path : pathlib.Path
         The file of vectors.
     words : WordTable or None
-        One for each row; nothing is written where there are none.
+        One for each row. Without them the words of the vectors that were there before go.
 
-    Returns
-    -------
-    contextlib.ExitStack
-        Whose end puts the file into its place, unless an error ends it.
+    Yields
+    ------
+    Part
+        What to write the vectors to. Both files take their places when the block ends without an
+        error.
 
     Raises
     ------
     OSError
-        When the file cannot be written.
+        When a file cannot be written.
     """
-    with contextlib.ExitStack() as stack:
+    listed, digests = words_beside(path), digests_beside(path)
+    stale = [each for each in (listed, digests) if exists(each)]
+    with Together() as together:
+        described = lines = None
+        if words is not None or stale:
+            # Until all of the new files are in place, their digests refuse what is there.
+            described = together.file(digests)
         if words is not None:
-            out = stack.enter_context(replacing(words_beside(path)))
-            for number, word in enumerate(words):
-                # A reader takes the first of two for the mark of UTF-8.
-                mark = _BOM if number == 0 and word.startswith(_BOM) else ""
-                out.write(f"{mark}{word}\n".encode())
-        return stack.pop_all()
+            lines = together.file(listed)
+            with lines.open() as out:
+                for number, word in enumerate(words):
+                    # A reader takes the first of two for the mark of UTF-8.
+                    mark = _BOM if number == 0 and word.startswith(_BOM) else ""
+                    out.write(f"{mark}{word}\n".encode())
+        elif listed in stale:
+            together.remove(listed)
+        vectors = together.file(path)
+        yield vectors
+        if described is not None:
+            noted = None if lines is None else _complete(lines)
+            with described.open() as out:
+                out.write(describe(_complete(vectors), noted))
+        if words is None and stale:
+            together.remove(digests)
+
+
+def _complete(part: Part) -> MappedFile:
+    return open_mapped(part.written, backend="read")
 
 
 def _write_finalfusion(output: Output) -> None:
@@ -180,13 +204,17 @@ def _write_embd(output: Output) -> None:
             "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         metadata |= given
-    write_embd_file(
-        output.path,
-        {WORD_EMBEDDING: output.vectors},
-        vocab=output.words,
-        metadata=metadata,
-        layout=layout,
-    )
+    with contextlib.ExitStack() as stack:
+        path: Path | Part = output.path
+        if output.words is None:  # without words of its own it would take those beside it
+            path = stack.enter_context(with_words_beside(output.path, None))
+        write_embd_file(
+            path,
+            {WORD_EMBEDDING: output.vectors},
+            vocab=output.words,
+            metadata=metadata,
+            layout=layout,
+        )
 
 
 def _text(value: Any) -> str:
@@ -198,9 +226,9 @@ def _write_cvc(output: Output) -> None:
     version = output.layout or ("1.0" if compression == "lossless" else "0.1")
     # None of TOML's dates and times are JSON.
     metadata = json.loads(json.dumps(output.values(), default=str))
-    with with_words_beside(output.path, output.words):
+    with with_words_beside(output.path, output.words) as path:
         write_cvc_file(
-            output.path,
+            path,
             output.vectors,
             compression=compression,
             version=version,
@@ -241,7 +269,7 @@ def _pairs(output: Output) -> Iterator[tuple[bytes, Any]]:
 
 
 def _write_npy(output: Output) -> None:
-    with with_words_beside(output.path, output.words), replacing(output.path) as out:
+    with with_words_beside(output.path, output.words) as path, replacing(path) as out:
         described = {
             "descr": output.vectors.dtype.newbyteorder("<").str,
             "fortran_order": False,
@@ -272,7 +300,7 @@ def _write_safetensors(output: Output) -> None:
         header = {"__metadata__": given, **header}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # numbers start at a multiple of eight bytes
-    with with_words_beside(output.path, output.words), replacing(output.path) as out:
+    with with_words_beside(output.path, output.words) as path, replacing(path) as out:
         out.write(struct.pack("<Q", len(text)) + text)
         _write_blocks(out, vectors)
 
