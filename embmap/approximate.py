@@ -188,16 +188,18 @@ def build(
 
 def _save(graph: Any, out: BinaryIO, path: Path) -> None:
     """Write a graph to a temporary file; usearch does it without holding a copy in memory."""
-    nbytes = graph.serialized_length
+    failed = None
     try:
         graph.save(out.name)
     except RuntimeError as error:
-        # usearch does not say what the system refused. Writing on where it stopped does.
-        missing = nbytes - out.seek(0, os.SEEK_END)
-        for start in range(0, missing, _FILLED):
-            out.write(bytes(min(_FILLED, missing - start)))
-        out.flush()
-        raise OSError(errno.EIO, f"usearch cannot write it: {error}", str(path)) from None
+        failed = str(error)
+    missing = graph.serialized_length - out.seek(0, os.SEEK_END)
+    if failed is None and not missing:
+        return
+    # usearch does not say what the system refused. Writing on where it stopped does.
+    out.writelines(bytes(min(_FILLED, missing - done)) for done in range(0, missing, _FILLED))
+    out.flush()
+    raise OSError(errno.EIO, f"usearch cannot write it: {failed}", str(path))
 
 
 def _usearch() -> ModuleType:

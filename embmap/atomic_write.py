@@ -79,7 +79,11 @@ class Part(os.PathLike[str]):
             descriptor = self._create(permissions)
         except OSError as error:  # about the file that was asked for, not about ours beside it
             raise type(error)(error.errno, error.strerror, str(self._target)) from None
-        with open(self.written, "w+b", opener=lambda *_: descriptor) as handle:
+        # Other libraries may open the file by this name, which is ASCII on Linux.
+        name = _descriptor_path(descriptor)
+        if not name.exists():
+            name = self.written
+        with open(name, "w+b", opener=lambda *_: descriptor) as handle:
             yield handle
             handle.flush()
             if mode is not None:
