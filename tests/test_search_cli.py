@@ -1,7 +1,10 @@
 """The commands that compare words, and the approximate index."""
 
+import errno
 import json
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -220,6 +223,50 @@ def test_the_command_uses_the_approximate_index(command, clustered):
         expected = file.most_similar("w1", 3, approximate=True)
     found = json.loads(command("similar", clustered, "w1", "-n", "3", "--approximate", "--json")[1])
     assert [neighbor["row"] for neighbor in found] == [neighbor.row for neighbor in expected]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes and pipes")
+def test_the_approximate_index_replaces_its_target_as_every_writer_does(clustered, tmp_path):
+    import resource
+
+    with embmap.open(clustered) as file:
+        private = tmp_path / "private"
+        private.touch()
+        private.chmod(0o600)
+        assert file.build_ann(private).stat().st_mode & 0o777 == 0o600
+        built = private.read_bytes()
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        with pytest.raises(OSError, match="not a regular file"):
+            file.build_ann(pipe)
+        assert pipe.is_fifo()
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for limit in (0, 10_000, len(built) - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
+            try:
+                with pytest.raises(OSError, match="too large") as caught:
+                    file.build_ann(private)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+            assert caught.value.errno == errno.EFBIG
+            assert private.read_bytes() == built
+    assert not list(tmp_path.glob(".embmap*"))
+    clustered.with_name("c.fifu.usearch").symlink_to(pipe)
+    with embmap.open(clustered) as file, pytest.raises(embmap.StaleIndexError, match="regular"):
+        file.most_similar("w1", approximate=True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names are Unicode here")
+def test_the_approximate_index_of_a_file_whose_name_is_not_utf8(clustered, tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    path = shutil.copy(clustered, folder / os.fsdecode(b"\xfe.fifu"))
+    for _ in ("nameless temporary files", "named"):
+        with embmap.open(path) as file:
+            file.build_ann()
+        with embmap.open(path) as file:
+            assert len(file.most_similar("w1", 3, approximate=True)) == 3
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
 
 
 def test_a_missing_extra_is_named(path, monkeypatch):

@@ -120,7 +120,7 @@ def convert(
         A TOML file, or values, in place of the metadata of the input.
     vocab : path-like or sequence of str, optional
         Words for an input that carries none. Without it, ``INPUT.words.txt`` beside the input is
-        taken if it is there.
+        taken if it is there; it is refused if it was written with other vectors.
     tensor : str, optional
         Which tensor, array or column of the input holds the vectors.
     timestep : int, optional
@@ -151,7 +151,8 @@ def convert(
     Raises
     ------
     EmbmapError
-        When the input is damaged, of no known format, or holds words that the output cannot.
+        When the input is damaged, of no known format, or holds words that the output cannot; when
+        the words beside it were written with other vectors.
     ValueError
         When arguments do not fit each other or the formats.
     OSError
