@@ -80,6 +80,7 @@ def describe(vectors: MappedFile, words: MappedFile | None) -> bytes:
 
 def _digest(file: MappedFile) -> dict[str, Any]:
     """Return the size of a file, and the digest of samples of its bytes; of all if they are few."""
+    file.check_whole()
     if file.nbytes <= _SAMPLES * _SAMPLE:
         data = file.read(0, file.nbytes)
     else:
@@ -160,14 +161,19 @@ def exists(path: Path) -> bool:
 def _compare(vectors: MappedFile, words: MappedFile | None) -> None:
     path = digests_beside(cast(Path, vectors.path))
     try:
-        noted = path.read_bytes()
+        with path.open("rb") as handle:
+            noted = handle.read(_SAMPLE)
     except OSError:
         if exists(path):
             raise
         return
     if noted.strip() != describe(vectors, words).strip():
         beside = words_beside(cast(Path, vectors.path)).name
-        what = f"there is no {beside}" if words is None else f"{beside} belongs to other vectors"
+        what = (
+            f"there is no {beside}"
+            if words is None
+            else f"{beside} was not written with these vectors"
+        )
         raise ChecksumError(
             f"{what}, by the digests in {path.name}; write both files again, or delete {path.name} "
             "if the files beside it do belong together",

@@ -155,9 +155,8 @@ def with_words_beside(path: Path, words: WordTable | None) -> Iterator[Part]:
         vectors = together.file(path)
         yield vectors
         if described is not None:
-            noted = None if lines is None else _complete(lines)
             with described.open() as out:
-                out.write(describe(_complete(vectors), noted))
+                out.write(describe(_complete(vectors), None if lines is None else _complete(lines)))
         if words is None and stale:
             together.remove(digests)
 
