@@ -48,8 +48,17 @@ class _AnyWord(StringConvertor):
     regex = r"[\s\S]+"
 
 
+class _WholePath(Route):
+    """A route that matches the whole path: ``$`` would let a newline follow."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
+
+
 register_url_convertor("word", _AnyWord())
 _SWITCH_SECONDS = 0.0003
+_ONCE = (b"host", b"authorization")  # of two, a proxy before this server might take the other
 _OPEN = ("/", "/healthz")  # what is seen without a token, with everything under /static/
 _MODEL_ROUTES = {
     "/v1/{name}/vectors/{word:word}": Task("GET", lookups.vectors, is_quick=True),
@@ -76,6 +85,9 @@ def from_environment() -> ASGIApp:
     # A thread that waits for Python's lock gets it after this long, however busy the loop is.
     sys.setswitchinterval(_SWITCH_SECONDS)
     settings = Settings.from_json(os.environ[SETTINGS])
+    if settings.workers > 1 and hasattr(signal, "SIGHUP"):
+        # A closed terminal tells the parent too, which lets its workers finish.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return application(settings, parent=os.getppid() if settings.workers > 1 else None)
 
 
@@ -132,10 +144,10 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
     routes = []
     for path, task in _MODEL_ROUTES.items():
         asked = Endpoint(_label(path), ModelEndpoint(task, models, pool, limits), pool)
-        routes.append(Route(path, asked, methods=[task.method], name=path))
+        routes.append(_WholePath(path, asked, methods=[task.method], name=path))
     for path, respond in others.items():
         endpoint = Endpoint(_label(path), respond, pool if path == "/v1/models" else None)
-        routes.append(Route(path, endpoint, methods=["GET"], name=path))
+        routes.append(_WholePath(path, endpoint, methods=["GET"], name=path))
     metrics = Metrics([_label(path) for path in (*_MODEL_ROUTES, *others)], settings.folder)
 
     @asynccontextmanager
@@ -206,7 +218,12 @@ class _Gate:
             self._metrics.count(route, status, seconds, n)
 
     def _refusal(self, scope: Scope) -> Problem | None:
-        headers = dict(scope["headers"])
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _ONCE and name in headers:
+                told = f"a request has one {name.decode().title()} header, not several"
+                return Problem(400, "bad_http", told)
+            headers[name] = value
         if self._credentials is None:
             # A page of another site can make its name mean this machine, but not change the header.
             host = headers.get(b"host", b"").decode("latin-1")

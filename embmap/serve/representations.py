@@ -27,6 +27,7 @@ __all__ = [
 JSON = "application/json"
 NPY = "application/x-npy"
 ARROW = "application/vnd.apache.arrow.stream"
+_ACCEPT_NBYTES = 1024
 
 
 class Answer(NamedTuple):
@@ -68,25 +69,26 @@ def chosen(accept: str | None, offered: Sequence[str]) -> str:
     Raises
     ------
     Problem
-        406 when it accepts none of them.
+        406 when it accepts none of them, 431 when the header has more than 1024 bytes.
     """
     if not accept or not accept.strip():
         return offered[0]
-    likes = [_preference(accept, media_type) for media_type in offered]
+    if len(accept) > _ACCEPT_NBYTES:
+        told = f"the Accept header has at most {_ACCEPT_NBYTES} bytes, not {len(accept)}"
+        raise Problem(431, "too_large", told)
+    weights = _weights(accept)
+    likes = [_preference(weights, media_type) for media_type in offered]
     best = max(likes)
     if best <= 0:
         raise Problem(406, "not_acceptable", f"this is offered as {', '.join(offered)}")
     return offered[likes.index(best)]
 
 
-def _preference(accept: str, media_type: str) -> float:
-    """Return the q of the most specific range that a media type is in, 0 without one."""
-    found = (-1, 0.0)
-    for item in accept.split(","):
-        pattern, *parameters = (part.strip().lower() for part in item.split(";"))
-        ranks = {"*/*": 0, f"{media_type.partition('/')[0]}/*": 1, media_type: 2}
-        if pattern not in ranks:
-            continue
+def _weights(accept: str) -> dict[str, float]:
+    """Return the greatest q of each range."""
+    found: dict[str, float] = {}
+    for item in accept.lower().split(","):
+        pattern, *parameters = (part.strip() for part in item.split(";"))
         weight = 1.0
         for parameter in parameters:
             if parameter.startswith("q="):
@@ -96,8 +98,16 @@ def _preference(accept: str, media_type: str) -> float:
                     weight = 0.0
         if not weight >= 0:
             weight = 0.0
-        found = max(found, (ranks[pattern], weight))
-    return found[1]
+        found[pattern] = max(found.get(pattern, 0.0), weight)
+    return found
+
+
+def _preference(weights: dict[str, float], media_type: str) -> float:
+    """Return the q of the most specific range that a media type is in, 0 without one."""
+    for pattern in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
+        if pattern in weights:
+            return weights[pattern]
+    return 0.0
 
 
 def json_answer(value: Any, n_vectors: int = 0) -> Answer:
