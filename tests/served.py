@@ -1,19 +1,23 @@
-"""A server process and a way to ask it, for the tests of `embmap serve`."""
+"""Servers and ways to ask them, for the tests of `embmap serve`."""
 
+import contextlib
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 
 class Served:
     """A server process and a way to ask it."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, **options):
         command = [sys.executable, "-m", "embmap", "serve", "--port", "0", *map(str, arguments)]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
         )
         line = self.process.stdout.readline()
         if not line.startswith("http://"):
@@ -56,3 +60,64 @@ class Served:
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=20)
         return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def serving(*arguments, **options):
+    server = Served(*arguments, **options)
+    try:
+        yield server
+    finally:
+        status, _, server.told = server.stop()
+    assert status == 0
+
+
+@contextlib.contextmanager
+def in_process(settings, connections=None, **patched):
+    """Serve in a thread of this process, where limits can be small; yields the port."""
+    import uvicorn
+
+    from embmap.serve import protocol
+    from embmap.serve.application import application
+
+    before = {name: getattr(protocol, name) for name in patched}
+    for name, value in patched.items():
+        setattr(protocol, name, value)
+    config = uvicorn.Config(
+        application(settings),
+        port=0,
+        log_level="critical",
+        http=protocol.BoundedHttp,
+        ws="none",
+        limit_concurrency=connections,
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+            for name, value in before.items():
+                setattr(protocol, name, value)
+
+
+def settings_of(path, **limits):
+    from embmap.serve.settings import Limits, ModelSource, Settings
+
+    return Settings((ModelSource("a", str(path)),), limits=Limits(**limits))
+
+
+def answer_to(port, *parts):
+    """Send bytes piece by piece and return what comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        found = b""
+        for part in parts:
+            connection.sendall(part)
+        while data := connection.recv(1 << 16):
+            found += data
+        return found

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.served import Served
+from tests.served import Served, answer_to, in_process, serving, settings_of
 
 for module in ("starlette", "uvicorn", "httptools", "orjson", "typer"):
     pytest.importorskip(module, reason=f"serving needs {module}")
@@ -43,16 +43,6 @@ def large(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def serving(*arguments):
-    server = Served(*arguments)
-    try:
-        yield server
-    finally:
-        status, _, server.told = server.stop()
-    assert status == 0
-
-
-@contextlib.contextmanager
 def asking(ask, n=3):
     """Ask in threads as long as the block lasts; yields the answers so far."""
     seen, done = set(), threading.Event()
@@ -70,52 +60,6 @@ def asking(ask, n=3):
         done.set()
         for thread in threads:
             thread.join()
-
-
-@contextlib.contextmanager
-def in_process(settings, **patched):
-    """Serve in a thread of this process, where limits can be small; yields the port."""
-    import uvicorn
-
-    from embmap.serve import protocol
-    from embmap.serve.application import application
-
-    before = {name: getattr(protocol, name) for name in patched}
-    for name, value in patched.items():
-        setattr(protocol, name, value)
-    config = uvicorn.Config(
-        application(settings), port=0, log_level="critical", http=protocol.BoundedHttp, ws="none"
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        try:
-            while not server.started:
-                time.sleep(0.005)
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-            for name, value in before.items():
-                setattr(protocol, name, value)
-
-
-def settings_of(path, **limits):
-    from embmap.serve.settings import Limits, ModelSource, Settings
-
-    return Settings((ModelSource("a", str(path)),), limits=Limits(**limits))
-
-
-def answer_to(port, *parts):
-    """Send bytes piece by piece and return what comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        found = b""
-        for part in parts:
-            connection.sendall(part)
-        while data := connection.recv(1 << 16):
-            found += data
-        return found
 
 
 def value_of(server, route="/v1/a/lookup"):
@@ -625,14 +569,48 @@ def test_workers_end_with_the_process_that_started_them(path, tmp_path, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there are no terminals to close here")
-def test_closing_the_terminal_leaves_nothing(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_closing_the_terminal_leaves_nothing(path, tmp_path, monkeypatch, workers):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    server = Served(path, "--workers", workers)
+    assert value_of(server)[0] == 200
+    server.process.send_signal(signal.SIGHUP)
+    try:
+        assert server.process.communicate(timeout=20) == ("", "")
+    finally:
+        server.process.terminate()
+    assert server.process.returncode == 0
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there are no terminals to close here")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_closed_terminal_that_is_to_be_ignored_is_ignored(path, workers):
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
+
+    def ignore():  # as nohup does
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with serving(path, "--workers", workers, preexec_fn=ignore) as server:
+        group = psutil.Process(server.process.pid).children()
+        for each in (*group, server.process):
+            each.send_signal(signal.SIGHUP)
+        assert value_of(server)[0] == 200
+        assert psutil.Process(server.process.pid).children() == group
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a mapped file cannot be removed here")
+def test_a_server_of_one_process_that_is_killed_leaves_nothing(path, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     server = Served(path)
+    for _ in range(2):
+        assert value_of(server)[0] == 200
+        embmap.finalfusion.write(path, WORDS, VECTORS)
     assert value_of(server)[0] == 200
-    server.process.send_signal(signal.SIGHUP)
-    assert server.process.communicate(timeout=20) == ("", "")
-    assert server.process.returncode == 0
+    server.process.kill()
+    server.process.communicate()
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

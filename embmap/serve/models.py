@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import embmap
@@ -154,7 +156,7 @@ class Model:
     backend : {"mmap", "read"}
         How it is read.
     folder : path-like, optional
-        Where its index is kept for all workers; without it each has its own.
+        Where its index is kept for all workers; without it nobody else can map the index.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class Model:
         self._version: Version | None = None
         self._opening: Future[Version] | None = None
         self._failed: tuple[Signature, float] | None = None
-        self._indexes = None if folder is None else IndexFolder(folder, self.name)
+        self._folder = folder
 
     def open(self, index: IndexChoice = "auto", backend: Backend | None = None) -> EmbeddingFile:
         """Open the file.
@@ -274,11 +276,13 @@ class Model:
         for _ in range(_ATTEMPTS):
             watched = Watched(self._paths)
             try:
-                index = self._index(watched)
-                file = self._open_as(watched, index)
-                # Without an index of the server's words would be indexed while others wait.
-                quick = index != "auto" or not file.vocab
-                version = Version(file, self._cached(watched, index) if quick else None, watched)
+                with ExitStack() as until_open:
+                    index = self._index(watched, until_open)
+                    file = self._open_as(watched, index)
+                    # Without an index of the server's words would be indexed while others wait.
+                    quick = index != "auto" or not file.vocab
+                    cached = self._cached(watched, index) if quick else None
+                version = Version(file, cached, watched)
             except _ReplacedError:
                 continue
             if watched.is_unchanged():
@@ -294,13 +298,19 @@ class Model:
             raise _ReplacedError
         return file
 
-    def _index(self, watched: Watched) -> IndexChoice:
-        """Return the index that all workers map; "auto" where there is none."""
-        if self._indexes is None:
-            return "auto"
+    def _index(self, watched: Watched, until_open: ExitStack) -> IndexChoice:
+        """Return an index that nobody else writes to; "auto" where there is none.
+
+        Without a folder its name goes when the stack is closed, and what was mapped stays: then a
+        process that is killed leaves nothing behind.
+        """
         try:
+            folder = self._folder or until_open.enter_context(
+                TemporaryDirectory(prefix="embmap-serve-", ignore_cleanup_errors=True)
+            )
             opened = partial(self._open_as, watched)
-            return self._indexes.path_for(_label(watched.signature), opened) or "auto"
+            indexes = IndexFolder(folder, self.name)
+            return indexes.path_for(_label(watched.signature), opened) or "auto"
         except OSError as error:
             if not all(Path(path).exists() for path in self._paths):
                 raise

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from embmap.serve.application import SETTINGS
+from embmap.serve.listening import affordable_connections, listen
 from embmap.serve.models import Model
 from embmap.serve.protocol import BoundedHttp
 from embmap.serve.settings import Settings, read_token
@@ -47,17 +47,18 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         with Model(source, settings.backend).open() as file:
             if source.vocab is not None and file.vocab is not None:
                 _ = file.vocab.starts  # counts the lines
-    listening = _listen(settings.host, settings.port)
-    folder = tempfile.mkdtemp(prefix="embmap-serve-")
-    try:
+    with (
+        listen(settings.host, settings.port) as listening,
+        # One process shares nothing, and leaves nothing behind if it is killed.
+        _shared_folder() if settings.workers > 1 else nullcontext() as folder,
+    ):
         os.environ[SETTINGS] = replace(settings, folder=folder).to_json()
-        with listening, _kept(folder):
+        try:
             port = listening.getsockname()[1]
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             _serve(settings, listening, lambda: say(f"http://{host}:{port}"))
-    finally:
-        os.environ.pop(SETTINGS, None)
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.environ.pop(SETTINGS, None)
 
 
 def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]) -> None:
@@ -74,7 +75,7 @@ def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_FINISH_SECONDS,
-        limit_concurrency=settings.limits.connections,
+        limit_concurrency=affordable_connections(settings.limits.connections, len(settings.models)),
     )
     if settings.workers > 1:
         _Supervisor(config, [listening], say).run()
@@ -109,8 +110,16 @@ class _Supervisor(Multiprocess):
     def __init__(
         self, config: uvicorn.Config, sockets: list[socket.socket], say: Callable[[], None]
     ) -> None:
-        super().__init__(config, sockets)
+        closed = getattr(signal, "SIGHUP", None)
+        before = None if closed is None else signal.getsignal(closed)
+        super().__init__(config, sockets)  # handles every signal, also those that were ignored
+        if closed is not None and before == signal.SIG_IGN:
+            signal.signal(closed, signal.SIG_IGN)
         self._say = say
+
+    def handle_hup(self) -> None:
+        """End as after SIGTERM: the terminal was closed."""
+        self.handle_term()
 
     def init_processes(self) -> None:
         super().init_processes()
@@ -118,41 +127,22 @@ class _Supervisor(Multiprocess):
             self._say()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise OSError(error.errno, f"{host}: {error.strerror}") from None
-    family, kind, protocol, _, address = found[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        if os.name != "nt":
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listening.bind(address)
-        listening.listen(1024)
-        listening.set_inheritable(True)
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
-    return listening
-
-
-@contextlib.contextmanager
-def _kept(folder: str) -> Iterator[None]:
-    """Keep what cleans up temporary files from a folder: it spares what is locked."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, which has nothing of the kind
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
+@contextmanager
+def _shared_folder() -> Iterator[str]:
+    """Make the folder of the workers, locked so that temp-file cleaners skip it."""
+    with ExitStack() as until_end:
+        folder = until_end.enter_context(
+            TemporaryDirectory(prefix="embmap-serve-", ignore_cleanup_errors=True)
+        )
+        try:
+            import fcntl
+        except ImportError:  # Windows, which has nothing of the kind
+            pass
+        else:
+            descriptor = os.open(folder, os.O_RDONLY)
+            until_end.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield folder
 
 
 def _terminate(*_: object) -> None:
