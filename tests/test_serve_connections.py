@@ -166,7 +166,8 @@ def test_without_a_descriptor_connections_are_closed(path):
             assert {each.recv(1) for each in connect(300)} == {b""}
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert server.json("/healthz")[0] == 200
-    assert server.told == "no file descriptor is left: new connections are closed\n"
+    # uvloop closes them itself, without a word.
+    assert server.told in ("", "no file descriptor is left: new connections are closed\n")
 
 
 def test_empty_lines_keep_no_connection(path):
