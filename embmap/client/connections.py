@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 from embmap.errors import EmbmapError, UnknownWordError
 
-__all__ = ["JSON", "Connections", "RemoteError", "Reply"]
+__all__ = ["JSON", "Connections", "RemoteError", "Reply", "encoded"]
 
 JSON = "application/json"
+_JSON_NBYTES = 1 << 24  # more than the JSON that the client asks for has
+_PIECE = 1 << 18
+_MESSAGE_LETTERS = 1000
 
 
 class RemoteError(EmbmapError, OSError):
@@ -46,13 +49,13 @@ class Reply(NamedTuple):
         Of its body.
     missing : str
         The numbers of the words that have no vector, with commas.
-    content : bytes
+    content : bytearray
         Its body.
     """
 
     media_type: str
     missing: str
-    content: bytes
+    content: bytearray
 
 
 class _Held:
@@ -106,7 +109,9 @@ class Connections:
             self._all.add(held)
         return held.connection
 
-    def ask(self, path: str, body: Any = None, accept: str = JSON) -> Reply:
+    def ask(
+        self, path: str, body: Any = None, accept: str = JSON, most: int = _JSON_NBYTES
+    ) -> Reply:
         """Send a request.
 
         Parameters
@@ -117,6 +122,8 @@ class Connections:
             What to send as JSON.
         accept : str
             The media type that is wanted.
+        most : int
+            How many bytes the answer may have.
 
         Returns
         -------
@@ -132,26 +139,45 @@ class Connections:
         data = None
         if body is not None:
             headers["Content-Type"] = JSON
-            data = json.dumps(body).encode()
-        method = "GET" if data is None else "POST"
+            data = encoded(body)
         for last in (False, True):
             connection = self._connection()
             fresh = connection.sock is None
             try:
-                connection.request(method, self._base + path, data, headers)
-                response = connection.getresponse()
-                content = response.read()
+                return self._exchange(connection, path, data, headers, most)
+            except RemoteError:
+                raise
             except (http.client.HTTPException, OSError) as error:
-                connection.close()
                 # A server may close a connection that nothing is said on; requests only read.
                 if fresh or last or isinstance(error, TimeoutError):
                     raise RemoteError(0, "unreachable", f"no answer: {error}") from error
-                continue
-            if response.status != 200:
-                raise _error_of(response.status, content)
-            kind = response.getheader("Content-Type", "").partition(";")[0]
-            return Reply(kind, response.getheader("Embmap-Missing", ""), content)
         raise AssertionError  # the loop has answered or raised
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        most: int,
+    ) -> Reply:
+        """Send a request and read all of its answer, or close the connection.
+
+        What is left of an answer would be taken for that to the next request.
+        """
+        try:
+            method = "GET" if data is None else "POST"
+            connection.request(method, self._base + path, data, headers)
+            with connection.getresponse() as response:
+                is_error = response.status != 200
+                content = _content(response, max(most, _JSON_NBYTES) if is_error else most)
+        except BaseException:  # also KeyboardInterrupt
+            connection.close()
+            raise
+        if is_error:
+            raise _error_of(response.status, content)
+        kind = response.getheader("Content-Type", "").partition(";")[0].strip().lower()
+        return Reply(kind, response.getheader("Embmap-Missing", ""), content)
 
     def json(self, path: str, body: Any = None) -> Any:
         """Send a request for JSON.
@@ -167,12 +193,19 @@ class Connections:
         -------
         object
             The answer.
+
+        Raises
+        ------
+        RemoteError
+            When the answer is no JSON, besides what :meth:`ask` raises.
         """
-        content = self.ask(path, body).content
+        reply = self.ask(path, body)
         try:
-            return json.loads(content)
-        except ValueError:
-            raise RemoteError(200, "garbled", "the server's answer cannot be read") from None
+            if reply.media_type == JSON:
+                return json.loads(reply.content)
+        except (ValueError, RecursionError):
+            pass
+        raise RemoteError(200, "garbled", "the server's answer is no JSON that can be read")
 
     def close(self) -> None:
         """Close all of them; they open again when they are needed."""
@@ -180,14 +213,52 @@ class Connections:
             held.connection.close()
 
 
-def _error_of(status: int, content: bytes) -> Exception:
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON, in as few bytes as UTF-8 allows.
+
+    Parameters
+    ----------
+    value : object
+        What JSON can hold.
+
+    Returns
+    -------
+    bytes
+        The JSON.
+    """
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _content(response: http.client.HTTPResponse, most: int) -> bytearray:
+    """Return the body of a response piece by piece: its headers may announce anything."""
+    too_large = RemoteError(
+        response.status, "too_large", f"the server's answer has more than {most} bytes"
+    )
+    if response.length is not None and response.length > most:
+        raise too_large
+    content = bytearray()
+    while piece := response.read1(_PIECE):
+        content += piece
+        if len(content) > most:
+            raise too_large
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return content
+
+
+def _error_of(status: int, content: bytearray) -> Exception:
     try:
         error = json.loads(content)["error"]
-        code, message = str(error["code"]), str(error["message"])
-    except (ValueError, LookupError, TypeError):
-        return RemoteError(status, "error", "the server answered something else than an error")
-    if code == "unknown_word":
-        return UnknownWordError(error.get("word", ""), n_unknown=error.get("n_unknown", 1))
+        code, message = error["code"], error["message"]
+        word, n_unknown = error.get("word", ""), error.get("n_unknown", 1)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        code = None
+    if not (isinstance(code, str) and isinstance(message, str)):
+        told = f"the server answered with status {status} and no error of embmap serve"
+        return RemoteError(status, "error", told)
+    message = message[:_MESSAGE_LETTERS]
+    if code == "unknown_word" and isinstance(word, str) and isinstance(n_unknown, int):
+        return UnknownWordError(word, n_unknown=n_unknown)
     if code == "unknown_row":
         return IndexError(message)
     if status in (400, 422):

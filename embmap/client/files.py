@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
+import math
 import operator
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.client.connections import Connections, RemoteError, Reply
+from embmap.client.answers import (
+    NPY,
+    checked_facts,
+    most_nbytes,
+    neighbors_of,
+    rows_of,
+    vectors_of,
+)
+from embmap.client.connections import Connections, RemoteError, encoded
 from embmap.client.matrix import RemoteMatrix
 from embmap.errors import UnknownWordError
 from embmap.similarity import Metric, Neighbor
 
 __all__ = ["RemoteFile"]
 
-_NPY = "application/x-npy"
-_BODY_SHARE = 0.9  # of what a body may have: escapes and braces take some
+_BODY_FRAME = 1 << 10  # bytes of a body beside the words or rows
 _What = Literal["words", "rows"]
 
 
@@ -56,6 +62,7 @@ class RemoteFile:
     ) -> None:
         self._connections = connections
         self._limits = limits
+        facts = checked_facts(facts)
         self.name: str = facts["name"]
         self.format: str = facts["format"]
         self.dim: int = facts["dim"]
@@ -153,12 +160,12 @@ class RemoteFile:
         found: list[int] = []
         for part in self._portions([words[i] for i in places], 8):
             body = {"words": part, "missing": "null", "vectors": False}
-            answer = self._connections.json(self._base + "lookup", body)["rows"]
-            found += [-1 if row is None else row for row in answer]
+            answer = self._connections.json(self._base + "lookup", body)
+            found += rows_of(answer, len(part), self._n_rows)
         rows[places] = found
         return rows
 
-    def _askable(self, words: list[Any]) -> list[int]:
+    def _askable(self, words: Sequence[Any]) -> list[int]:
         """Return the places of words that UTF-8 can hold; no file holds the others."""
         places = []
         for i, word in enumerate(words):
@@ -168,6 +175,12 @@ class RemoteFile:
                 word.encode()
                 places.append(i)
         return places
+
+    def _check_askable(self, *words: str) -> None:
+        """Raise UnknownWordError for a word that UTF-8 cannot hold."""
+        for word in words:
+            if not self._askable([word]):
+                raise UnknownWordError(word)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Return vectors by word or row; of a DWE file their trajectories.
@@ -205,7 +218,7 @@ class RemoteFile:
 
     def _looked_up(
         self,
-        asked: list[Any],
+        asked: Sequence[Any],
         what: _What,
         fill: float | None = None,
         at: dict[str, Any] | None = None,
@@ -215,18 +228,22 @@ class RemoteFile:
             at = {"trajectories": self.num_timesteps is not None}
         over_time = at.get("trajectories", False)
         shape = (self.num_timesteps or 0, self.dim) if over_time else (self.dim,)
-        places = self._askable(asked) if what == "words" else list(range(len(asked)))
-        known = np.zeros(len(asked), np.bool_)
+        places = self._askable(asked) if what == "words" else range(len(asked))
+        known = np.zeros(len(asked) if what == "words" else 0, np.bool_)
         parts: list[npt.NDArray[Any]] = []
         begin = 0
-        nbytes_each = int(np.prod(shape)) * max(self.dtype.itemsize, 4)
-        for part in self._portions([asked[i] for i in places], nbytes_each):
+        nbytes_each = math.prod(shape) * max(self.dtype.itemsize, 4)
+        for part in self._portions((asked[i] for i in places), nbytes_each):
             body = {what: part, "missing": "subwords", **at}
-            reply = self._connections.ask(self._base + "lookup", body, _NPY)
-            parts.append(_vectors_of(reply, (len(part), *shape)))
-            known[places[begin : begin + len(part)]] = True
-            absent = [places[begin + int(i)] for i in reply.missing.split(",") if i]
-            known[absent] = False
+            wanted = (len(part), *shape)
+            most = most_nbytes(wanted)
+            reply = self._connections.ask(self._base + "lookup", body, NPY, most)
+            vectors, missing = vectors_of(reply, wanted, may_miss=what == "words")
+            parts.append(vectors)
+            if what == "words":
+                asked_now = np.array(places[begin : begin + len(part)])
+                known[asked_now] = True
+                known[asked_now[missing]] = False
             begin += len(part)
         unknown = np.flatnonzero(~known)
         if unknown.size and fill is None:
@@ -241,15 +258,18 @@ class RemoteFile:
         found[unknown] = fill
         return found
 
-    def _portions(self, asked: list[Any], nbytes_each: int) -> Iterator[list[Any]]:
+    def _portions(self, asked: Iterable[Any], nbytes_each: int) -> Iterator[list[Any]]:
         """Split what is asked for into what one request may."""
         at_once = self._limits["answer_nbytes"] // max(nbytes_each, 1)
         at_once = max(min(self._limits["words"], at_once), 1)
-        room = int(self._limits["body_nbytes"] * _BODY_SHARE)
+        room = self._limits["body_nbytes"] - _BODY_FRAME
         portion: list[Any] = []
         nbytes = 0
         for item in asked:
-            size = len(json.dumps(item)) + 2
+            size = len(encoded(item)) + 2
+            if size > room:
+                told = f"a word of {size} bytes as JSON: the server takes {room} at most"
+                raise RemoteError(0, "too_large", told)
             if portion and (len(portion) == at_once or nbytes + size > room):
                 yield portion
                 portion, nbytes = [], 0
@@ -337,14 +357,13 @@ class RemoteFile:
         """
         if isinstance(query, str):
             asked: dict[str, Any] = {"word": query}
-            if not self._askable([query]):
-                raise UnknownWordError(query)
+            self._check_askable(query)
         elif any(isinstance(each, str) for each in query) or np.ndim(query) == 2:
             return [self.most_similar(each, n, metric) for each in query]
         else:
             asked = {"vector": np.asarray(query).tolist()}
         body = {**asked, "n": n or 1, "metric": metric}
-        found = _neighbors(self._connections.json(self._base + "similar", body))
+        found = neighbors_of(self._connections.json(self._base + "similar", body))
         return found if n else []
 
     def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[Neighbor]:
@@ -367,8 +386,9 @@ class RemoteFile:
         UnknownWordError
             For a word that has no vector.
         """
+        self._check_askable(a, b, c)
         body = {"a": a, "b": b, "c": c, "n": n}
-        return _neighbors(self._connections.json(self._base + "analogy", body))
+        return neighbors_of(self._connections.json(self._base + "analogy", body))
 
     def trajectory(self, word: str | int) -> npt.NDArray[np.float32]:
         """Return a word of a DWE file at all time steps.
@@ -415,27 +435,6 @@ class RemoteFile:
         UnknownWordError
             For a word that is not in the vocabulary.
         """
+        self._check_askable(word)
         query = urllib.parse.urlencode({"word": word, "t": t, "n": n})
-        return _neighbors(self._connections.json(f"{self._base}related?{query}"))
-
-
-def _vectors_of(reply: Reply, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    if reply.media_type != _NPY:
-        raise RemoteError(200, "garbled", f"the server sent {reply.media_type}, not vectors")
-    try:
-        vectors = np.load(io.BytesIO(reply.content), allow_pickle=False)
-    except (ValueError, EOFError, OSError):
-        raise RemoteError(200, "garbled", "the server sent vectors that cannot be read") from None
-    if vectors.shape != shape:
-        raise RemoteError(200, "garbled", f"the server sent {vectors.shape} for {shape}")
-    found: npt.NDArray[Any] = vectors
-    return found
-
-
-def _neighbors(answer: Any) -> list[Neighbor]:
-    return [
-        Neighbor(
-            each["row"], each["word"], float("nan") if each["score"] is None else each["score"]
-        )
-        for each in answer["neighbors"]
-    ]
+        return neighbors_of(self._connections.json(f"{self._base}related?{query}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class RemoteMatrix:
     dtype : numpy.dtype
         Type of an element as it arrives.
     look_up : callable
-        Returns the vectors of a list of rows that exist.
+        Returns the vectors of rows that exist.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RemoteMatrix:
         self,
         shape: tuple[int, int],
         dtype: np.dtype[Any],
-        look_up: Callable[[list[int]], npt.NDArray[Any]],
+        look_up: Callable[[Sequence[int]], npt.NDArray[Any]],
     ) -> None:
         self.shape = shape
         self.dtype = dtype
@@ -70,7 +70,7 @@ class RemoteMatrix:
             return columns
         n = len(self)
         if isinstance(key, slice):
-            return self._look_up(list(range(*key.indices(n))))
+            return self._look_up(range(*key.indices(n)))
         if not np.ndim(key):
             if isinstance(key, bool | np.bool_) or not hasattr(key, "__index__"):
                 raise IndexError(f"rows are chosen by integers, not {type(key).__name__}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from embmap.client.answers import checked_limits, models_of
 from embmap.client.connections import Connections, RemoteError
 from embmap.client.files import RemoteFile
 
@@ -27,17 +28,16 @@ class Server(Mapping[str, RemoteFile]):
     @property
     def models(self) -> list[dict[str, Any]]:
         """What the server says about its files now."""
-        found: list[dict[str, Any]] = self._connections.json("/v1/models")["models"]
-        return found
+        return models_of(self._connections.json("/v1/models"))
 
     def __getitem__(self, name: str) -> RemoteFile:
         """Return a file; nothing is fetched of it but its sizes."""
         answer = self._connections.json("/v1/models")
-        for facts in answer["models"]:
+        for facts in models_of(answer):
             if facts["name"] == name:
                 if not facts["available"]:
                     raise RemoteError(503, "model_unavailable", f"{name!r} cannot be read now")
-                return RemoteFile(self._connections, facts, answer["limits"])
+                return RemoteFile(self._connections, facts, checked_limits(answer))
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -26,12 +26,19 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embmap.serve import lookups, over_time, searches
-from embmap.serve.endpoints import Endpoint, ModelEndpoint, Task, response, response_of
+from embmap.serve.endpoints import (
+    Bodies,
+    Endpoint,
+    ModelEndpoint,
+    Task,
+    response,
+    response_of,
+)
 from embmap.serve.metrics import Metrics
 from embmap.serve.models import Models
 from embmap.serve.openapi import description
 from embmap.serve.pages import Pages
-from embmap.serve.pool import Pool
+from embmap.serve.pool import Pools
 from embmap.serve.problems import Problem
 from embmap.serve.protocol import HEADERS
 from embmap.serve.representations import JSON, chosen, json_answer
@@ -64,13 +71,13 @@ _MODEL_ROUTES = {
     "/v1/{name}/vectors/{word:word}": Task("GET", lookups.vectors, is_quick=True),
     "/v1/{name}/lookup": Task("POST", lookups.lookup, is_quick=True),
     "/v1/{name}/vectors": Task("GET", lookups.vectors, is_quick=True),
-    "/v1/{name}/similar": Task("POST", searches.similar),
-    "/v1/{name}/analogy": Task("POST", searches.analogy),
-    "/v1/{name}/complete": Task("GET", searches.complete),
+    "/v1/{name}/similar": Task("POST", searches.similar, is_search=True),
+    "/v1/{name}/analogy": Task("POST", searches.analogy, is_search=True),
+    "/v1/{name}/complete": Task("GET", searches.complete, is_search=True),
     "/v1/{name}/trajectory/{word:word}": Task("GET", over_time.trajectory),
     "/v1/{name}/trajectory": Task("GET", over_time.trajectory),
-    "/v1/{name}/related/{word:word}": Task("GET", over_time.related),
-    "/v1/{name}/related": Task("GET", over_time.related),
+    "/v1/{name}/related/{word:word}": Task("GET", over_time.related, is_search=True),
+    "/v1/{name}/related": Task("GET", over_time.related, is_search=True),
 }
 
 
@@ -113,7 +120,7 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
     """
     settings.check()
     limits = settings.limits
-    models, pool, pages = Models(settings), Pool(limits), Pages()
+    models, pools, pages = Models(settings), Pools.of(limits), Pages()
     told = json_answer(description(limits))
 
     async def health(_: Request) -> Response:
@@ -121,7 +128,7 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
 
     async def list_models(request: Request) -> Response:
         chosen(request.headers.get("accept"), [JSON])
-        facts = await pool.run(pool.deadline(), models.facts)
+        facts = await pools.lookups.run(pools.lookups.deadline(), models.facts)
         return response(json_answer({"models": facts, "limits": limits.told()}))
 
     async def counts(_: Request) -> Response:
@@ -143,10 +150,14 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
     }
     routes = []
     for path, task in _MODEL_ROUTES.items():
-        asked = Endpoint(_label(path), ModelEndpoint(task, models, pool, limits), pool)
+        pool = pools.searches if task.is_search else pools.lookups
+        answer = ModelEndpoint(task, models, pool, limits)
+        bodies = None if task.method == "GET" else Bodies(limits, pools.large)
+        asked = Endpoint(_label(path), answer, pools.large, pool.slots, bodies)
         routes.append(_WholePath(path, asked, methods=[task.method], name=path))
     for path, respond in others.items():
-        endpoint = Endpoint(_label(path), respond, pool if path == "/v1/models" else None)
+        slots = pools.lookups.slots if path == "/v1/models" else None
+        endpoint = Endpoint(_label(path), respond, pools.large, slots)
         routes.append(_WholePath(path, endpoint, methods=["GET"], name=path))
     metrics = Metrics([_label(path) for path in (*_MODEL_ROUTES, *others)], settings.folder)
 
@@ -158,7 +169,7 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
         yield
         if watching is not None:
             watching.cancel()
-        pool.close()
+        pools.close()
 
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     return _Gate(router, settings, metrics)

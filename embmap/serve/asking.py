@@ -56,11 +56,11 @@ class Fields:
         Returns
         -------
         str
-            Not too long, and UTF-8 can hold it.
+            UTF-8 can hold it.
         """
         if name not in self._values:
             refuse(f"{name!r} is missing")
-        return checked_word(self._values.pop(name), self._limits)
+        return checked_word(self._values.pop(name))
 
     def words(self, name: str) -> list[str]:
         """Take a list of words.
@@ -75,7 +75,7 @@ class Fields:
         list of str
             Not too many.
         """
-        return [checked_word(word, self._limits) for word in self._list(name)]
+        return [checked_word(word) for word in self._list(name)]
 
     def rows(self, name: str) -> list[int]:
         """Take a list of row numbers.
@@ -225,15 +225,13 @@ def refuse(message: str, code: str = "bad_request") -> NoReturn:
     raise Problem(400, code, message)
 
 
-def checked_word(word: object, limits: Limits) -> str:
-    """Return a word that may be asked for.
+def checked_word(word: object) -> str:
+    """Return a word that may be asked for, of any length: bodies and heads are bounded.
 
     Parameters
     ----------
     word : object
         What a request says.
-    limits : Limits
-        How long it may be.
 
     Returns
     -------
@@ -243,11 +241,9 @@ def checked_word(word: object, limits: Limits) -> str:
     if not isinstance(word, str):
         refuse("a word is a string")
     try:
-        nbytes = len(word.encode())
+        word.encode()
     except UnicodeEncodeError:
         refuse("a word has to be valid Unicode")
-    if nbytes > limits.word_nbytes:
-        refuse(f"a word has at most {limits.word_nbytes} bytes", "too_long")
     return word
 
 

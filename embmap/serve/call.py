@@ -69,7 +69,7 @@ class Call:
         """
         if self.word is None:
             return self.fields.word("word")
-        return checked_word(self.word, self.limits)
+        return checked_word(self.word)
 
     def media_type(self, *, many: bool = True) -> str:
         """Return how vectors are to be sent.

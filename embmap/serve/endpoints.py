@@ -10,7 +10,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import NamedTuple, cast
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -23,18 +23,94 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.serve.asking import body_fields, query_fields, refuse
 from embmap.serve.call import Call
 from embmap.serve.models import Models, Version
-from embmap.serve.pool import Pool
+from embmap.serve.pool import Pool, Slots
 from embmap.serve.problems import Problem, problem_of
 from embmap.serve.representations import JSON, Answer
 from embmap.serve.settings import Limits
 
-__all__ = ["Endpoint", "ModelEndpoint", "response", "response_of"]
+__all__ = ["Bodies", "Endpoint", "ModelEndpoint", "response", "response_of"]
 
 _LOG = logging.getLogger("embmap.serve")
-_QUICK_BODY = 1 << 16  # bytes that are parsed on the event loop
-_SENT_AT_ONCE = 1 << 16
+_SMALL = 1 << 16  # bytes of a body or an answer that every connection may keep in memory
 _TRIES = 4  # words, rows, norms; and what was lost again meanwhile
 _DRAINED = 8  # times the limit: who is still sending hears of no refusal
+
+
+class Bodies:
+    """Reads the bodies of requests: JSON, not too long, in time.
+
+    Parameters
+    ----------
+    limits : Limits
+        What is refused.
+    large : Slots
+        Taken by bodies that are not small, for as long as they arrive.
+    """
+
+    def __init__(self, limits: Limits, large: Slots) -> None:
+        self._limits = limits
+        self._large = large
+
+    async def read(self, request: Request) -> bytes:
+        """Return the body of a request once all of it is there.
+
+        Parameters
+        ----------
+        request : Request
+            The request.
+
+        Returns
+        -------
+        bytes
+            Its body.
+
+        Raises
+        ------
+        Problem
+            408, 413, 415 or 429.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != JSON:
+            # Also what keeps pages of other sites from sending requests here.
+            raise Problem(415, "not_json", f"send the body as Content-Type: {JSON}")
+        limit = self._limits.body_nbytes
+        too_large = Problem(
+            413, "too_large", f"a body has at most {limit} bytes", {"Connection": "close"}
+        )
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > _DRAINED * limit:
+            raise too_large
+        body = bytearray()
+        n_read = 0
+        refusal: Problem | None = None
+        with ExitStack() as held:
+            try:
+                async with asyncio.timeout(self._limits.body_seconds):
+                    async for part in request.stream():
+                        is_first = n_read <= _SMALL
+                        n_read += len(part)
+                        if n_read > _DRAINED * limit:
+                            raise too_large
+                        if n_read > limit:
+                            refusal = too_large
+                        elif n_read > _SMALL and is_first:
+                            refusal = self._take_slot(held)
+                        body += b"" if refusal else part
+            except TimeoutError:
+                raise Problem(
+                    408, "slow", "the body did not arrive in time", {"Connection": "close"}
+                ) from None
+        if refusal is not None:
+            raise refusal
+        return bytes(body)
+
+    def _take_slot(self, held: ExitStack) -> Problem | None:
+        """Take a slot for a large body; return the refusal if there is none."""
+        try:
+            held.enter_context(self._large.taken())
+        except Problem as busy:
+            return busy
+        return None
 
 
 class Endpoint:
@@ -45,34 +121,48 @@ class Endpoint:
     template : str
         The path of the route.
     respond : callable
-        Returns the response to a request.
-    pool : Pool, optional
-        Who admits its requests.
+        Returns the response to a request, whose body is in its scope.
+    large : Slots
+        Taken by answers that are not small, for as long as they are sent.
+    slots : Slots, optional
+        Taken by its requests from when they are there until their answer is.
+    bodies : Bodies, optional
+        Reads their bodies, where they have any.
     """
 
     def __init__(
         self,
         template: str,
         respond: Callable[[Request], Awaitable[Response]],
-        pool: Pool | None = None,
+        large: Slots,
+        slots: Slots | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         self._template = template
         self._respond = respond
-        self._pool = pool
+        self._large = large
+        self._slots = slots
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         scope["embmap.route"] = self._template
+        found = await self._found(Request(scope, receive))
+        if len(found.body) <= _SMALL or scope["method"] == "HEAD":
+            await found(scope, receive, send)
+            return
         try:
-            with nullcontext() if self._pool is None else self._pool.admitted():
-                found = await self._found(Request(scope, receive))
-                await _send(found, scope, receive, send)  # counts as long as it takes
-        except Problem as problem:  # it was not admitted
+            with self._large.taken():
+                await _send(found, send)
+        except Problem as problem:
             await response_of(problem)(scope, receive, send)
 
     async def _found(self, request: Request) -> Response:
         try:
-            return await self._respond(request)
+            if self._bodies is not None:
+                request.scope["embmap.body"] = await self._bodies.read(request)
+            with nullcontext() if self._slots is None else self._slots.taken():
+                return await self._respond(request)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
@@ -93,11 +183,14 @@ class Task(NamedTuple):
         What answers them.
     is_quick : bool
         Whether they are answered at once if nothing has to be read from a disk.
+    is_search : bool
+        Whether they take the slots and threads of searches, not those of look-ups.
     """
 
     method: str
     handler: Callable[[Call], Answer]
     is_quick: bool = False
+    is_search: bool = False
 
 
 class ModelEndpoint:
@@ -124,11 +217,11 @@ class ModelEndpoint:
     async def __call__(self, request: Request) -> Response:
         """Return the response to a request."""
         model = self._models[request.path_params["name"]]
-        body = None if self._task.method == "GET" else await _body(request, self._limits)
+        body: bytes | None = request.scope.get("embmap.body")
         until = self._pool.deadline()
         version = await model.current()
         found = None
-        if self._task.is_quick and len(body or b"") <= _QUICK_BODY:
+        if self._task.is_quick and len(body or b"") <= _SMALL:
             found = await self._at_once(version, request, body, until)
         if found is None:
             arguments = version, version.file, request, body
@@ -162,9 +255,10 @@ class ModelEndpoint:
             fields = body_fields(body, self._limits)
         accept = ", ".join(request.headers.getlist("accept")) or None
         word = _path_word(request)
-        answer = self._task.handler(Call(version, file, fields, word, accept, self._limits))
-        version.check_unchanged()
-        return answer
+        try:
+            return self._task.handler(Call(version, file, fields, word, accept, self._limits))
+        finally:  # a refusal rests on what was read as much as an answer does
+            version.check_unchanged()
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
@@ -186,43 +280,8 @@ def _path_word(request: Request) -> str | None:
     return word
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
-    """Return the body of a request: JSON, not too long, in time."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
-        # Also what keeps pages of other sites from sending requests here.
-        raise Problem(415, "not_json", f"send the body as Content-Type: {JSON}")
-    limit = limits.body_nbytes
-    too_large = Problem(
-        413, "too_large", f"a body has at most {limit} bytes", {"Connection": "close"}
-    )
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced) > _DRAINED * limit:
-        raise too_large
-    body = bytearray()
-    n_read = 0
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                n_read += len(part)
-                if n_read <= limit:
-                    body += part
-                elif n_read > _DRAINED * limit:
-                    raise too_large
-    except TimeoutError:
-        raise Problem(
-            408, "slow", "the body did not arrive in time", {"Connection": "close"}
-        ) from None
-    if n_read > limit:
-        raise too_large
-    return bytes(body)
-
-
-async def _send(found: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a response, and wait until the client has taken most of a large one."""
-    if len(found.body) <= _SENT_AT_ONCE or scope["method"] == "HEAD":
-        await found(scope, receive, send)
-        return
+async def _send(found: Response, send: Send) -> None:
+    """Send a large response, and wait until the client has taken most of it."""
     start = {"type": "http.response.start", "status": found.status_code}
     await send({**start, "headers": found.raw_headers})
     await send({"type": "http.response.body", "body": found.body, "more_body": True})

@@ -1,7 +1,7 @@
 """Word indexes that all workers of a server map.
 
 They lie in the server's own folder, where nobody else writes: an index beside the data might be
-truncated, and whoever maps it is killed then. FILE.embx is copied there if it holds; otherwise one
+truncated, and whoever maps it is killed then. A valid FILE.embx is copied there; otherwise one
 worker builds what the others wait for.
 """
 
@@ -10,19 +10,27 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import StaleIndexError
 from embmap.index_file import SUFFIX
 from embmap.index_source import IndexChoice
+from embmap.mapping import Backend
+from embmap.vocabulary import Vocabulary
 
 __all__ = ["IndexFolder"]
 
-Opener = Callable[[IndexChoice], EmbeddingFile]
 _LOG = logging.getLogger("embmap.serve")
+
+
+class Opener(Protocol):
+    """Opens one content of a file, with what :func:`embmap.open` takes."""
+
+    def __call__(self, index: IndexChoice, backend: Backend | None = None) -> EmbeddingFile:
+        """Return the open file."""
 
 
 class IndexFolder:
@@ -48,7 +56,7 @@ class IndexFolder:
         label : str
             Tells this content of the file from earlier ones; can be part of a file's name.
         opened : callable
-            Opens this content: ``opened(index)``, with what :func:`embmap.open` takes as `index`.
+            Opens this content: ``opened(index, backend)``.
 
         Returns
         -------
@@ -73,7 +81,7 @@ class IndexFolder:
         with _locked(self._folder / "lock"):
             if not path.exists():
                 earlier = list(self._folder.glob(f"*{SUFFIX}"))
-                if beside is None or not self._copied(Path(beside), path, opened):
+                if beside is None or not self._copied(path, opened):
                     with opened("memory") as file:
                         file.build_index(path)
                 for each in earlier:  # whoever has it mapped keeps it
@@ -81,16 +89,17 @@ class IndexFolder:
                         each.unlink()
         return path
 
-    def _copied(self, beside: Path, path: Path, opened: Opener) -> bool:
-        """Copy the index beside the data if it holds."""
+    def _copied(self, path: Path, opened: Opener) -> bool:
+        """Copy the index beside the data if it holds; its header and sizes are looked at first."""
         copy = path.with_suffix(".copy")
         try:
-            if beside.is_file():  # and not what has no end
-                shutil.copyfile(beside, copy)
-                with opened(str(copy)) as file:
-                    file.check_index()
-                copy.replace(path)
-                return True
+            with opened("require", "read") as file:
+                file.find(("",))  # in the words that the index has to be about
+                cast(Vocabulary, file.vocab).source.copy_to(copy)
+            with opened(str(copy)) as file:
+                file.check_index()
+            copy.replace(path)
+            return True
         except (StaleIndexError, OSError):
             with contextlib.suppress(OSError):
                 copy.unlink()

@@ -26,11 +26,10 @@ def description(limits: Limits) -> dict[str, Any]:
     dict
         JSON-able.
     """
-    word = {"type": "string", "maxLength": limits.word_nbytes}
     n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
     name = _parameter("name", "path", _STRING)
     in_path = _parameter("word", "path", {"type": "string", "minLength": 1})
-    in_query = {**_parameter("word", "query", word), "required": True}
+    in_query = {**_parameter("word", "query", _STRING), "required": True}
     t = _parameter("t", "query", _INTEGER)
     neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
     neighbors["required"] = ["neighbors"]
@@ -42,26 +41,24 @@ def description(limits: Limits) -> dict[str, Any]:
             "get": _operation("The files", _models(), errors=("406", "408", "429", "503"))
         },
         "/v1/{name}/lookup": {
-            "post": _operation(
-                "Vectors of words or rows", _looked_up(), [name], _lookup(limits, word)
-            )
+            "post": _operation("Vectors of words or rows", _looked_up(), [name], _lookup(limits))
         },
         "/v1/{name}/similar": {
-            "post": _operation("The nearest words", neighbors, [name], _similar(word, n))
+            "post": _operation("The nearest words", neighbors, [name], _similar(n))
         },
         "/v1/{name}/analogy": {
             "post": _operation(
                 "The words that are to c as b is to a",
                 neighbors,
                 [name],
-                _closed({"a": word, "b": word, "c": word, "n": n}, ["a", "b", "c"]),
+                _closed({"a": _STRING, "b": _STRING, "c": _STRING, "n": n}, ["a", "b", "c"]),
             )
         },
         "/v1/{name}/complete": {
             "get": _operation(
                 "Words that begin so",
                 _object({"words": _list(_STRING), "whole": _BOOLEAN}),
-                [name, _parameter("prefix", "query", word), _parameter("n", "query", n)],
+                [name, _parameter("prefix", "query", _STRING), _parameter("n", "query", n)],
             )
         },
     }
@@ -81,7 +78,7 @@ def description(limits: Limits) -> dict[str, Any]:
                 [
                     name,
                     place,
-                    _parameter("to", "query", word),
+                    _parameter("to", "query", _STRING),
                     _parameter("vectors", "query", _BOOLEAN),
                 ],
             )
@@ -144,14 +141,14 @@ def _text(summary: str) -> dict[str, Any]:
     return operation
 
 
-def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
+def _lookup(limits: Limits) -> dict[str, Any]:
     options = {
         "missing": {"enum": ["error", "null", "subwords"], "default": "error"},
         "trajectories": {"type": "boolean", "default": False},
         "t": _INTEGER,
         "vectors": {"type": "boolean", "default": True},
     }
-    words = {"type": "array", "items": word, "maxItems": limits.words}
+    words = {"type": "array", "items": _STRING, "maxItems": limits.words}
     rows = {
         "type": "array",
         "items": {"type": "integer", "minimum": 0},
@@ -167,12 +164,12 @@ def _lookup(limits: Limits, word: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _similar(word: dict[str, Any], n: dict[str, Any]) -> dict[str, Any]:
+def _similar(n: dict[str, Any]) -> dict[str, Any]:
     options = {"n": n, "metric": {"enum": ["cosine", "dot", "euclidean"], "default": "cosine"}}
     vector = {"type": "array", "items": {"type": "number"}}
     return {
         "oneOf": [
-            _closed({"word": word, **options}, ["word"]),
+            _closed({"word": _STRING, **options}, ["word"]),
             _closed({"vector": vector, **options}, ["vector"]),
         ]
     }

@@ -1,4 +1,9 @@
-"""A bounded number of threads that answer requests, and a bounded number of requests."""
+"""Bounded numbers of requests, and of threads that answer them.
+
+Look-ups and searches have slots and threads of their own, so that searches that take seconds leave
+room for look-ups that take microseconds. A request takes its slot once its body is there: a client
+that sends slowly keeps nobody out.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +12,80 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+from embmap.codecs.threads import n_threads
 from embmap.serve.problems import Problem
 from embmap.serve.settings import Limits
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "Pools", "Slots"]
 
 
-class Pool:
-    """Threads for one event loop.
+class Slots:
+    """A bounded number of things at once.
 
     Parameters
     ----------
-    limits : Limits
-        How many threads and requests, and how long one may take.
+    n : int
+        How many.
+    what : str
+        What they are called in refusals: "look-ups", say.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._executor = ThreadPoolExecutor(limits.threads, "embmap-serve")
-        self._n_requests = 0
-        self._n_abandoned = 0
+    def __init__(self, n: int, what: str) -> None:
+        self._n = n
+        self._n_taken = 0
+        self._what = what
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a request in, for as long as it is being answered.
+    def taken(self) -> Iterator[None]:
+        """Take a slot for as long as the block lasts.
 
         Yields
         ------
         None
-            Once it is admitted.
+            Once it is taken.
 
         Raises
         ------
         Problem
-            429 when there are as many already as may be.
+            429 when there is none left.
         """
-        if self._n_requests + self._n_abandoned >= self._limits.requests:
-            raise Problem(429, "busy", "too many requests at once", {"Retry-After": "1"})
-        self._n_requests += 1
+        if self._n_taken >= self._n:
+            told = f"too many {self._what} at once"
+            raise Problem(429, "busy", told, {"Retry-After": "1"})
+        self.keep()
         try:
             yield
         finally:
-            self._n_requests -= 1
+            self.give_back()
+
+    def keep(self) -> None:
+        """Take one more slot, even if none is left."""
+        self._n_taken += 1
+
+    def give_back(self) -> None:
+        """Give a slot back."""
+        self._n_taken -= 1
+
+
+class Pool:
+    """Threads and slots of one kind of requests, for one event loop.
+
+    Parameters
+    ----------
+    slots : Slots
+        How many requests at once.
+    threads : int
+        How many threads answer them; requests wait for one in the order in which they came.
+    seconds : float
+        How long an answer may take, waiting included.
+    """
+
+    def __init__(self, slots: Slots, threads: int, seconds: float) -> None:
+        self.slots = slots
+        self._seconds = seconds
+        self._executor = ThreadPoolExecutor(threads, "embmap-serve")
 
     def deadline(self) -> float:
         """Return when an answer that is begun now has to be there.
@@ -60,12 +95,12 @@ class Pool:
         float
             In seconds, as ``time.monotonic()`` counts them.
         """
-        return time.monotonic() + self._limits.seconds
+        return time.monotonic() + self._seconds
 
     async def run(self, until: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread.
 
-        A thread cannot be stopped: one that takes too long counts as a request until it ends.
+        A thread cannot be stopped: one that takes too long keeps a slot until it ends.
 
         Parameters
         ----------
@@ -84,23 +119,69 @@ class Pool:
         Raises
         ------
         Problem
-            408 when it takes too long.
+            408 when it takes too long, or no thread was free in time.
         """
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, function, *arguments)
+        work = self._executor.submit(function, *arguments)
+        future = asyncio.wrap_future(work)
         done, _ = await asyncio.wait((future,), timeout=max(until - time.monotonic(), 0))
         if done:
             return future.result()
-        self._n_abandoned += 1
-        future.add_done_callback(self._forget)
-        told = f"the answer took more than {self._limits.seconds:g} s; ask for less"
+        if not work.cancel():  # a thread is at it
+            self.slots.keep()
+            future.add_done_callback(self._forget)
+        told = f"there was no answer within {self._seconds:g} s; ask for less, or later"
         raise Problem(408, "timeout", told, {"Retry-After": "5"})
 
     def _forget(self, future: asyncio.Future[Any]) -> None:
-        self._n_abandoned -= 1
+        self.slots.give_back()
         if not future.cancelled():
             future.exception()
 
     def close(self) -> None:
         """Take no more work; what is running ends."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Pools(NamedTuple):
+    """What the requests to a worker share.
+
+    Attributes
+    ----------
+    lookups : Pool
+        For look-ups: most are answered on the event loop, some wait for a disk.
+    searches : Pool
+        For searches: one processor is left to look-ups, and what finds no other waits.
+    large : Slots
+        For large bodies that arrive and large answers that are sent: they take memory for as long
+        as a slow client likes.
+    """
+
+    lookups: Pool
+    searches: Pool
+    large: Slots
+
+    @classmethod
+    def of(cls, limits: Limits) -> Pools:
+        """Return what some limits allow.
+
+        Parameters
+        ----------
+        limits : Limits
+            The limits.
+
+        Returns
+        -------
+        Pools
+            Without any request.
+        """
+        n_search_threads = max(n_threads() - 1, 1)
+        return cls(
+            Pool(Slots(limits.requests, "look-ups"), limits.threads, limits.seconds),
+            Pool(Slots(limits.searches, "searches"), n_search_threads, limits.seconds),
+            Slots(limits.large, "large bodies and answers"),
+        )
+
+    def close(self) -> None:
+        """Take no more work; what is running ends."""
+        self.lookups.close()
+        self.searches.close()

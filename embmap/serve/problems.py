@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from embmap.errors import EmbmapError, FormatError, UnknownWordError
+from embmap.errors import EmbmapError, FormatError, UnknownWordError, UnsupportedError
 
 __all__ = ["Problem", "problem_of"]
 
@@ -72,6 +72,8 @@ def problem_of(error: BaseException) -> Problem:
             return error
         case UnknownWordError():
             return unknown_word(error.word, error.n_unknown)
+        case UnsupportedError():
+            return Problem(422, "unsupported", error.message)
         case FormatError():
             return unavailable(f"the file is damaged or has changed: {error.message}")
         case EmbmapError() | OSError():
@@ -111,7 +113,5 @@ def unknown_word(word: str, n_unknown: int = 1) -> Problem:
     Problem
         Status 404.
     """
-    more = "" if n_unknown == 1 else f" and {n_unknown - 1} more"
-    return Problem(
-        404, "unknown_word", f"no vector for {word!r}{more}", word=word, n_unknown=n_unknown
-    )
+    told = str(UnknownWordError(word, n_unknown=n_unknown))
+    return Problem(404, "unknown_word", told, word=word, n_unknown=n_unknown)

@@ -29,16 +29,18 @@ class Limits:
         Bytes of a request's body.
     words : int
         Words or rows of a request.
-    word_nbytes : int
-        Bytes of a word in UTF-8.
     neighbors : int
         The greatest `n`.
     answer_nbytes : int
         Bytes of the vectors of an answer, before they are written as JSON.
     requests : int
-        Requests that a worker answers at once.
+        Look-ups that a worker answers at once.
     threads : int
-        Threads of a worker that answer them.
+        Threads of a worker that answer those that take longer.
+    searches : int
+        Searches that a worker answers at once, those that wait for a processor included.
+    large : int
+        Bodies of more than 64 KiB that arrive and answers of more that are sent, at once.
     seconds : float
         How long an answer may take.
     body_seconds : float
@@ -49,11 +51,12 @@ class Limits:
 
     body_nbytes: int = 1 << 20
     words: int = 1024
-    word_nbytes: int = 1024
     neighbors: int = 1000
     answer_nbytes: int = 1 << 24
     requests: int = 64
     threads: int = 8
+    searches: int = 64
+    large: int = 64
     seconds: float = 30.0
     body_seconds: float = 10.0
     connections: int = 512
@@ -66,7 +69,7 @@ class Limits:
         dict
             By name.
         """
-        names = ("words", "word_nbytes", "body_nbytes", "answer_nbytes", "neighbors")
+        names = ("words", "body_nbytes", "answer_nbytes", "neighbors")
         return {name: getattr(self, name) for name in names}
 
 
