@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 import pytest
+import xxhash
 
 import embmap
 from tests.served import Served, answer_to, in_process, serving, settings_of
@@ -131,6 +132,32 @@ def test_an_index_file_of_no_use_is_not_needed(path, kind):
             found = server.json(f"/v1/a/vectors/w{i}")[1]["vector"]
             assert np.array_equal(np.float32(found), VECTORS[i])
         assert server.code("/v1/a/vectors/none") == (404, "unknown_word")
+    assert server.told == "a: its index is of no use; another is built to serve it\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="there is no /proc/PID/io here")
+@pytest.mark.parametrize("states_its_size", [False, True])
+def test_a_sparse_index_file_is_not_copied(path, states_its_size):
+    with embmap.open(path) as file:
+        index = file.build_index()
+    with open(index, "r+b") as out:
+        n_blocks = 1 << 12
+        if states_its_size:
+            fields = list(struct.unpack("<8sIIQqQQQQ", out.read(64)))
+            tables = out.read(88 * fields[2])
+            fields[7] = fields[6] + (n_blocks << 16)  # where the checksums begin
+            fields[5] = fields[7] + 8 * n_blocks  # the size of the file
+            head = struct.pack("<8sIIQqQQQ", *fields[:8])
+            out.seek(0)
+            out.write(head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head + tables)))
+            out.truncate(fields[5])
+        else:
+            out.truncate(n_blocks << 16)
+    with serving(path) as server:
+        assert server.json("/v1/a/vectors/w1")[0] == 200
+        with open(f"/proc/{server.process.pid}/io") as told:
+            written = int(re.search(r"wchar: (\d+)", told.read())[1])
+    assert written < 1 << 24 < n_blocks << 16
     assert server.told == "a: its index is of no use; another is built to serve it\n"
 
 

@@ -56,9 +56,9 @@ def garbled(what: str) -> NoReturn:
 
 def _member(answer: Any, name: str, *kinds: type) -> Any:
     """Return a member of a JSON object that has to be of one of some types."""
-    if not isinstance(answer, dict) or type(answer.get(name)) not in kinds:
-        garbled(f"there is no valid {name!r}")
-    return answer[name]
+    if isinstance(answer, dict) and name in answer and type(answer[name]) in kinds:
+        return answer[name]
+    garbled(f"there is no valid {name!r}")
 
 
 def _size(answer: Any, name: str) -> int:

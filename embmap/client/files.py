@@ -268,7 +268,7 @@ class RemoteFile:
         for item in asked:
             size = len(encoded(item)) + 2
             if size > room:
-                told = f"a word of {size} bytes as JSON: the server takes {room} at most"
+                told = f"a word of {size - 2} bytes as JSON: the server takes at most {room - 2}"
                 raise RemoteError(0, "too_large", told)
             if portion and (len(portion) == at_once or nbytes + size > room):
                 yield portion
