@@ -15,6 +15,7 @@ __all__ = ["Blocks", "blocks_of", "counted", "n_rows", "rechunked"]
 
 Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
 _BLOCK_NBYTES = 1 << 22
+_PIECE_NBYTES = 1 << 19  # smaller blocks are put together: a call for each would cost more
 
 
 def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
@@ -55,8 +56,10 @@ def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
             yield block[np.newaxis] if block.ndim == 1 else block
 
 
-def rechunked(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[npt.NDArray[Any]]:
-    """Return blocks of any sizes as chunks of one size.
+def rechunked(
+    blocks: Iterable[npt.NDArray[Any]], rows: int
+) -> Iterator[Iterator[npt.NDArray[Any]]]:
+    """Return blocks of any sizes as chunks of one size, each of them piece by piece.
 
     Parameters
     ----------
@@ -67,35 +70,54 @@ def rechunked(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[npt.NDA
 
     Yields
     ------
-    numpy.ndarray
-        Shape (rows, columns).
+    iterator of numpy.ndarray
+        The pieces of a chunk, shape (some rows, columns) each. They have to be taken before the
+        next chunk is asked for. Blocks without rows give one chunk of one empty piece.
 
     Raises
     ------
     ValueError
         When the blocks differ in width or dtype.
     """
+    pieces = _pieces(blocks)
+    rest = next(pieces, None)
+
+    def chunk() -> Iterator[npt.NDArray[Any]]:
+        nonlocal rest
+        n_left = rows
+        while n_left and rest is not None:
+            piece = rest[:n_left]
+            n_left -= len(piece)
+            yield piece
+            rest = rest[len(piece) :] if len(piece) < len(rest) else next(pieces, None)
+
+    while rest is not None:
+        yield chunk()
+
+
+def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+    """Return the same rows in pieces that are neither large nor, up to the last one, tiny."""
     waiting: list[npt.NDArray[Any]] = []
-    n_waiting = n_before = 0
+    nbytes = n_before = 0
     kind: tuple[int, np.dtype[Any]] | None = None
     for block in blocks:
         if block.ndim != 2:
             raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
-        block = block.astype(block.dtype.newbyteorder("="), copy=False)
-        kind = kind or (block.shape[1], block.dtype)
-        if (block.shape[1], block.dtype) != kind:
+        native = block.dtype.newbyteorder("=")
+        kind = kind or (block.shape[1], native)
+        if (block.shape[1], native) != kind:
             raise ValueError(
-                f"row {n_before} begins a block of {block.shape[1]} columns of {block.dtype}, "
+                f"row {n_before} begins a block of {block.shape[1]} columns of {native}, "
                 f"those before have {kind[0]} of {kind[1]}"
             )
         n_before += len(block)
-        while n_waiting + len(block) >= rows:
-            taken = rows - n_waiting
-            yield np.concatenate([*waiting, block[:taken]]) if waiting else block[:taken]
-            waiting, n_waiting, block = [], 0, block[taken:]
-        if len(block):
-            waiting.append(block)
-            n_waiting += len(block)
+        rows = max(_BLOCK_NBYTES // max(block[:1].nbytes, 1), 1)
+        for start in range(0, len(block), rows):
+            waiting.append(block[start : start + rows].astype(native, copy=False))
+            nbytes += waiting[-1].nbytes
+            if nbytes >= _PIECE_NBYTES:
+                yield np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+                waiting, nbytes = [], 0
     if waiting:
         yield np.concatenate(waiting)
     elif kind is not None and not n_before:

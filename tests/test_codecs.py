@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embmap.codecs import kernels
-from embmap.codecs.affine import decode_affine, encode_affine
+from embmap.codecs.affine import AffineEncoder, decode_affine, encode_affine
 from embmap.codecs.half import decode_half, encode_half
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
@@ -125,7 +125,12 @@ def test_encoding_halves_rounds_to_even():
 
 
 def test_encoding_affine_codes_takes_the_whole_range():
-    codes, scale, minimum = encode_affine(np.array([-1.0, 0.0, 1.55], np.float32))
+    values = np.array([-1.0, 0.0, 1.55], np.float32)
+    encoder = AffineEncoder()
+    for part in np.split(values, 3):
+        encoder.see(part)
+    scale, minimum = encoder.fit()
+    codes = encode_affine(values, scale, minimum)
     assert (codes[0], codes[-1]) == (0, 255)
     assert minimum == -1.0
     assert scale == np.float32((float(np.float32(1.55)) + 1) / 255)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from embmap.codecs import kernels
 
-__all__ = ["decode_affine", "encode_affine"]
+__all__ = ["AffineEncoder", "decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
 _FEW = 4096
@@ -64,35 +64,83 @@ def _decode(
         np.add(values, minimum, out=values)
 
 
-def encode_affine(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float, float]:
-    """Quantize values to bytes over their whole range.
+class AffineEncoder:
+    """Quantizes values to bytes over their whole range, which a first pass over them finds.
+
+    Attributes
+    ----------
+    lowest, highest : float or None
+        Least and greatest of the values seen; None before there are any.
+    """
+
+    def __init__(self) -> None:
+        self.lowest: Any = None
+        self.highest: Any = None
+
+    def see(self, values: npt.NDArray[Any]) -> None:
+        """Take notice of some of the values.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Any shape, floating point.
+
+        Raises
+        ------
+        ValueError
+            When a value is not finite.
+        """
+        if not values.size:
+            return
+        lowest, highest = values.min(), values.max()
+        if not (np.isfinite(lowest) and np.isfinite(highest)):
+            raise ValueError("int8 holds no NaN and no infinity")
+        self.lowest = lowest if self.lowest is None else min(self.lowest, lowest)
+        self.highest = highest if self.highest is None else max(self.highest, highest)
+
+    def fit(self) -> tuple[np.float32, np.float32]:
+        """Return the scale and the minimum of all values seen, as :func:`decode_affine` takes them.
+
+        Returns
+        -------
+        scale, minimum : numpy.float32
+            Of no values 1 and 0.
+
+        Raises
+        ------
+        ValueError
+            When the values lie too far apart for float32.
+        """
+        if self.lowest is None:
+            return np.float32(1), np.float32(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            minimum, maximum = np.float32(self.lowest), np.float32(self.highest)
+            scale = (maximum - minimum) / np.float32(255) or np.float32(1)
+            greatest = np.float32(255) * scale + minimum  # what the highest code is decoded to
+        if not np.isfinite([minimum, scale, greatest]).all():
+            raise ValueError(f"int8 cannot span {self.lowest} to {self.highest} in float32")
+        return scale, minimum
+
+
+def encode_affine(
+    values: npt.NDArray[Any], scale: np.float32, minimum: np.float32
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes that stand for values.
 
     Parameters
     ----------
     values : numpy.ndarray
         Any shape, floating point.
+    scale, minimum : numpy.float32
+        From :meth:`AffineEncoder.fit`.
 
     Returns
     -------
-    codes : numpy.ndarray
+    numpy.ndarray
         The same shape, uint8: the nearest multiple of the scale, halves to even.
-    scale, minimum : float
-        What :func:`decode_affine` needs; both exactly float32.
-
-    Raises
-    ------
-    ValueError
-        When a value is not finite, or the values lie too far apart for float32.
     """
-    if not np.isfinite(values).all():
-        raise ValueError("int8 holds no NaN and no infinity")
-    if not values.size:
-        return values.astype(np.uint8), 1.0, 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        minimum, maximum = np.float32(values.min()), np.float32(values.max())
-        scale = (maximum - minimum) / np.float32(255) or np.float32(1)
-        greatest = np.float32(255) * scale + minimum  # what the highest code is decoded to
-    if not np.isfinite([minimum, scale, greatest]).all():
-        raise ValueError(f"int8 cannot span {values.min()} to {values.max()} in float32")
-    steps = np.rint((values.astype(np.float32) - minimum) / scale)
-    return np.clip(steps, 0, 255).astype(np.uint8), float(scale), float(minimum)
+    steps = values.astype(np.float32)
+    steps -= minimum
+    steps /= scale
+    np.rint(steps, out=steps)
+    return np.clip(steps, 0, 255, out=steps).astype(np.uint8)

@@ -7,12 +7,13 @@ Any range of values can be decoded without those before it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Planes", "check_size", "decode_planes", "encode_planes", "parse_planes"]
+__all__ = ["Planes", "PlanesEncoder", "check_size", "decode_planes", "parse_planes"]
 
 
 @dataclass(frozen=True)
@@ -142,27 +143,62 @@ def decode_planes(
     return values.view("<f4").reshape(-1)
 
 
-def encode_planes(values: npt.NDArray[np.float32]) -> bytes:
-    """Encode values in byte planes, to the bit.
+class PlanesEncoder:
+    """Encodes values in byte planes, to the bit; a first pass over them finds the dictionaries."""
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Shape (n,), float32.
+    def __init__(self) -> None:
+        self._n = 0
+        self._seen = np.zeros((4, 256), np.bool_)
 
-    Returns
-    -------
-    bytes
-        The payload.
-    """
-    letters = np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(-1, 4)
-    widths, parts = [], []
-    for plane in range(4):
-        dictionary, codes = np.unique(letters[:, plane], return_inverse=True)
-        width = max(1, (dictionary.size - 1).bit_length() if dictionary.size else 1)
-        shifts = np.arange(width - 1, -1, -1, dtype=np.uint8)
-        bits = (codes.astype(np.uint8)[:, np.newaxis] >> shifts) & np.uint8(1)
-        widths.append(width)
-        parts.append(dictionary.size.to_bytes(2, "little") + dictionary.tobytes())
-        parts.append(np.packbits(bits).tobytes())
-    return len(letters).to_bytes(4, "little") + bytes(widths) + b"".join(parts)
+    def see(self, values: npt.NDArray[np.float32]) -> None:
+        """Take notice of some of the values.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Any shape, float32.
+        """
+        self._n += values.size
+        for seen, letters in zip(self._seen, _letters(values).T, strict=True):
+            seen[letters] = True
+
+    def encode(self, again: Callable[[], Iterable[npt.NDArray[np.float32]]]) -> Iterator[bytes]:
+        """Return the payload of all values seen.
+
+        Parameters
+        ----------
+        again : callable
+            Returns the same values from the start, in pieces; of all but the last, the number of
+            values is a multiple of 8. It is called once for each plane.
+
+        Yields
+        ------
+        bytes
+            Parts of the payload, in order.
+
+        Raises
+        ------
+        ValueError
+            When there are more values than a payload can hold.
+        """
+        if self._n >= 2**32:
+            raise ValueError(f"a chunk of {self._n} values; fewer than {2**32} are possible")
+        dictionaries = [np.flatnonzero(seen).astype(np.uint8) for seen in self._seen]
+        widths = [max(1, (max(each.size, 1) - 1).bit_length()) for each in dictionaries]
+        yield self._n.to_bytes(4, "little") + bytes(widths)
+        for plane, (dictionary, width) in enumerate(zip(dictionaries, widths, strict=True)):
+            yield dictionary.size.to_bytes(2, "little") + dictionary.tobytes()
+            codes = np.zeros(256, np.uint8)
+            codes[dictionary] = np.arange(dictionary.size)
+            shifts = np.arange(width - 1, -1, -1, dtype=np.uint8)
+            bits = (codes[:, np.newaxis] >> shifts) & np.uint8(1)
+            for values in again():
+                letters = _letters(values)[:, plane]
+                # Codes of eight bits are packed as they are.
+                packed = codes[letters] if width == 8 else np.packbits(bits[letters])
+                yield packed.tobytes()
+
+
+def _letters(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of values, the least significant first: shape (n, 4)."""
+    return np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).reshape(-1, 4)

@@ -1,12 +1,15 @@
 """Writing CVC files of all three versions.
 
 The header stands first but depends on every chunk, so the chunks are spooled to a temporary file
-and copied behind the header: memory stays bounded whatever number of vectors comes, and the file
-appears under its name only once it is whole.
+and copied behind the header. A chunk is encoded a few rows at a time; what int8 and lossless need
+its rows for again is kept in a second temporary file. So memory stays bounded whatever number of
+vectors comes and however many rows a chunk has, and the file appears under its name only once it
+is whole.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
@@ -14,17 +17,18 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.atomic_write import replacing, spool_beside
-from embmap.blocks import Blocks, blocks_of, counted, n_rows, rechunked
-from embmap.codecs.affine import encode_affine
+from embmap.blocks import Blocks, blocks_of, n_rows, rechunked
+from embmap.codecs.affine import AffineEncoder, encode_affine
 from embmap.codecs.half import encode_half
-from embmap.codecs.planes import encode_planes
+from embmap.codecs.planes import PlanesEncoder
 from embmap.formats.cvc.layout import DTYPES, KNOWN, MAGIC, VERSIONS, Section
 from embmap.matrix import Matrix
 from embmap.report import Progress
@@ -39,6 +43,7 @@ _COMPRESSIONS = {
 _COPY = 1 << 22
 _PAGE = 4096
 _WHAT = "writing rows"
+_UNEQUAL = "columns must be of the same length; these are not"
 
 Compression = str | Callable[[int, npt.NDArray[Any]], str]
 
@@ -65,8 +70,8 @@ def write(
     vectors : array-like, Matrix or iterable of blocks
         Shape (rows, dim), or blocks of rows in order; floating point.
     compression : {"fp16", "int8", "lossless"} or callable
-        How chunks are stored, or ``compression(number, chunk)`` to choose for each. Version 0.1
-        has no lossless.
+        How chunks are stored, or ``compression(number, chunk)`` to choose for each, which takes a
+        whole chunk into memory. Version 0.1 has no lossless.
     chunk_rows : int
         Rows of a chunk.
     version : {"0.1", "1.0"}
@@ -103,22 +108,36 @@ def write(
     header["compression"] = _allowed(default, version)
     if mmap_optimized:
         header["mmap_optimized"] = True
-    with replacing(path) as out, spool_beside(path) as spool:
-        listed, n = [], 0
-        chunks = counted(_chunks(vectors, chunk_rows), progress, _WHAT, n_rows(vectors))
-        for number, chunk in enumerate(chunks):
-            chosen = compression if isinstance(compression, str) else compression(number, chunk)
-            payload, entry = _encode(
-                chunk, _allowed(chosen, version), f"chunk {number}", allow_overflow
+    with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
+        listed, n, total = [], 0, n_rows(vectors)
+        for number, pieces in enumerate(_chunks(vectors, chunk_rows)):
+            if not isinstance(compression, str):
+                chunk = np.concatenate(list(pieces))
+                pieces = blocks_of(chunk)
+                default = _allowed(compression(number, chunk), version)
+            if mmap_optimized:
+                spool.seek(_aligned(spool.tell()))
+            start = spool.tell()
+            record = _Record(spool, version)
+            encoded = _encode(
+                record,
+                pieces,
+                default,
+                f"chunk {number}",
+                allow_overflow=allow_overflow,
+                held=held,
             )
-            header["dimension"] = chunk.shape[1]
-            if len(chunk):
+            record.end()
+            header["dimension"] = encoded.columns
+            if encoded.rows:
                 if mmap_optimized:
-                    spool.seek(_aligned(spool.tell()))
-                    entry["file_offset"] = spool.tell()  # behind the header, which is not known yet
-                listed.append({"rows": len(chunk), **entry})
-                _write_record(spool, payload, version)
-            n += len(chunk)
+                    encoded.entry["file_offset"] = start  # behind the header, not known yet
+                listed.append({"rows": encoded.rows, **encoded.entry})
+            n += encoded.rows
+            if progress is not None:
+                progress(_WHAT, n, total)
+        if not n:
+            spool.truncate(0)  # a chunk without rows is not stored
         header |= {"num_vectors": n, "chunks": listed}
         _finish(out, spool, header, version, sections, metadata)
     return Path(os.fsdecode(path))
@@ -180,29 +199,41 @@ def write_columns(
     lengths = {n_rows(values) for values in columns.values()}
     n = 0
     described: list[dict[str, Any]] = []
-    with replacing(path) as out, spool_beside(path) as spool:
+    with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
         listed = []
         for chunk in _column_chunks(columns, chunk_rows):
-            described = described or [
-                _described(name, block, compression) for name, block in chunk.items()
-            ]
-            rows = len(next(iter(chunk.values())))
+            record = _Record(spool, "2.0")
             entries: dict[str, Any] = {}
-            payloads, nbytes = [], 0
-            for column in described:
-                name = column["name"]
-                data, entry = _encode(
-                    chunk[name], column["compression"], f"column {name!r}", allow_overflow
+            rows = set()
+            first = not described
+            for number, (name, pieces) in enumerate(chunk.items()):
+                if first:
+                    piece = next(pieces)
+                    pieces = chain((piece,), pieces)
+                    described.append(_described(name, piece, compression))
+                start = record.nbytes
+                chosen = described[number]["compression"]
+                encoded = _encode(
+                    record,
+                    pieces,
+                    chosen,
+                    f"column {name!r}",
+                    allow_overflow=allow_overflow,
+                    held=held,
                 )
-                entries[name] = {**entry, "offset": nbytes, "size": len(data)}
-                payloads.append(data)
-                nbytes += len(data)
-            if rows:
-                listed.append({"rows": rows, "columns": entries})
-                _write_record(spool, b"".join(payloads), "2.0")
-            n += rows
+                rows.add(encoded.rows)
+                entries[name] = {**encoded.entry, "offset": start, "size": record.nbytes - start}
+            record.end()
+            if len(rows) > 1:
+                raise ValueError(_UNEQUAL)
+            (n_more,) = rows
+            if n_more:
+                listed.append({"rows": n_more, "columns": entries})
+            n += n_more
             if progress is not None:
                 progress(_WHAT, n, max(lengths))
+        if not n:
+            spool.truncate(0)  # a chunk without rows is not stored
         if not described:
             raise ValueError("a column without any block has no type and no width")
         header = {
@@ -217,8 +248,8 @@ def write_columns(
 
 def _column_chunks(
     columns: Mapping[str, Blocks], chunk_rows: int
-) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Return the rows of all columns, chunk by chunk."""
+) -> Iterator[dict[str, Iterator[npt.NDArray[Any]]]]:
+    """Return the rows of all columns, chunk by chunk, those of a chunk piece by piece."""
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
     chunks = {
@@ -227,11 +258,11 @@ def _column_chunks(
     }
     while True:
         taken = {name: next(blocks, None) for name, blocks in chunks.items()}
-        chunk = {name: block for name, block in taken.items() if block is not None}
+        chunk = {name: pieces for name, pieces in taken.items() if pieces is not None}
         if not chunk:
             return
-        if len(chunk) != len(taken) or len({len(block) for block in chunk.values()}) != 1:
-            raise ValueError("columns must be of the same length; these are not")
+        if len(chunk) != len(taken):
+            raise ValueError(_UNEQUAL)
         yield chunk
 
 
@@ -276,44 +307,126 @@ def _allowed(compression: str, version: str) -> str:
     return compression
 
 
-def _chunks(vectors: Blocks, chunk_rows: int) -> Iterable[npt.NDArray[Any]]:
+def _chunks(vectors: Blocks, chunk_rows: int) -> Iterator[Iterator[npt.NDArray[Any]]]:
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
-    for chunk in rechunked(blocks_of(vectors), chunk_rows):
-        if chunk.dtype.kind != "f":
-            raise ValueError(f"vectors must be floating point, not {chunk.dtype}")
-        if len(chunk) and not chunk.shape[1]:
-            raise ValueError("vectors need at least one column")
-        yield chunk
+    return rechunked(map(_checked, blocks_of(vectors)), chunk_rows)
+
+
+def _checked(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if block.dtype.kind != "f":
+        raise ValueError(f"vectors must be floating point, not {block.dtype}")
+    if block.ndim == 2 and len(block) and not block.shape[1]:
+        raise ValueError("vectors need at least one column")
+    return block
+
+
+class _Record:
+    """A chunk being written to the spool; its head, size and checksum, is filled in at its end."""
+
+    def __init__(self, spool: BinaryIO, version: str) -> None:
+        self._spool = spool
+        self._start = spool.tell()
+        self._has_checksum = version != "0.1"
+        self._checksum = 0
+        self.nbytes = 0
+        spool.write(bytes(8 if self._has_checksum else 4))
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write a part of the payload."""
+        self.nbytes += len(data)
+        if self.nbytes >= 2**32:
+            raise ValueError("a chunk must stay below 4 GiB; choose fewer chunk_rows")
+        if self._has_checksum:
+            self._checksum = zlib.crc32(data, self._checksum)
+        self._spool.write(data)
+
+    def end(self) -> None:
+        """Fill in the head."""
+        end = self._spool.tell()
+        self._spool.seek(self._start)
+        self._spool.write(struct.pack("<I", self.nbytes))
+        if self._has_checksum:
+            self._spool.write(struct.pack("<I", self._checksum))
+        self._spool.seek(end)
+
+
+class _Encoded(NamedTuple):
+    """What was written of a chunk or a column: its shape, and its entry in the header."""
+
+    rows: int
+    columns: int
+    entry: dict[str, Any]
 
 
 def _encode(
-    chunk: npt.NDArray[Any], compression: str, field: str, allow_overflow: bool
-) -> tuple[bytes, dict[str, Any]]:
-    """Return a payload and its entry in the header."""
+    record: _Record,
+    pieces: Iterable[npt.NDArray[Any]],
+    compression: str,
+    field: str,
+    *,
+    allow_overflow: bool,
+    held: BinaryIO,
+) -> _Encoded:
+    """Write the payload of some rows, which `held` keeps where they are needed more than once."""
     entry: dict[str, Any] = {"compression": compression}
+    n = columns = 0
+    if compression in ("fp16", "none"):
+        for piece in pieces:
+            n, columns = n + len(piece), piece.shape[1]
+            if compression == "fp16":
+                with _about(field):
+                    piece = encode_half(piece, allow_overflow=allow_overflow)
+            record.write(_stored(piece))
+        return _Encoded(n, columns, entry)
+    encoder = AffineEncoder() if compression == "int8" else PlanesEncoder()
+    held.seek(0)
+    held.truncate()
+    dtype = np.dtype(np.float32)
+    for piece in pieces:
+        n, columns = n + len(piece), piece.shape[1]
+        with _about(field):
+            if compression == "lossless":
+                piece = _single(piece)
+            encoder.see(piece)
+        dtype = piece.dtype
+        held.write(_stored(piece))
+
+    def again() -> Iterator[npt.NDArray[Any]]:
+        held.seek(0)
+        while data := held.read(_COPY):
+            yield np.frombuffer(data, dtype.newbyteorder("<"))
+
+    if isinstance(encoder, PlanesEncoder):
+        for part in encoder.encode(again):
+            record.write(part)
+        return _Encoded(n, columns, entry)
+    with _about(field):
+        scale, minimum = encoder.fit()
+    for values in again():
+        record.write(_stored(encode_affine(values, scale, minimum)))
+    return _Encoded(n, columns, {**entry, "min": float(minimum), "scale": float(scale)})
+
+
+@contextlib.contextmanager
+def _about(field: str) -> Iterator[None]:
+    """Say what an error in encoding is about."""
     try:
-        if compression == "fp16":
-            return encode_half(chunk, allow_overflow=allow_overflow).tobytes(), entry
-        if compression == "int8":
-            codes, scale, minimum = encode_affine(chunk)
-            return codes.tobytes(), {**entry, "min": minimum, "scale": scale}
-        if compression == "lossless":
-            if chunk.dtype.itemsize > 4:
-                raise ValueError(f"lossless holds float32, not {chunk.dtype}")
-            return encode_planes(chunk.astype(np.float32).reshape(-1)), entry
+        yield
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-    return np.ascontiguousarray(chunk, chunk.dtype.newbyteorder("<")).tobytes(), entry
 
 
-def _write_record(spool: BinaryIO, payload: bytes, version: str) -> None:
-    if len(payload) >= 2**32:
-        raise ValueError("a chunk must stay below 4 GiB; choose fewer chunk_rows")
-    spool.write(struct.pack("<I", len(payload)))
-    if version != "0.1":
-        spool.write(struct.pack("<I", zlib.crc32(payload)))
-    spool.write(payload)
+def _single(piece: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    if piece.dtype.itemsize > 4:
+        raise ValueError(f"lossless holds float32, not {piece.dtype}")
+    return piece.astype(np.float32, copy=False)
+
+
+def _stored(values: npt.NDArray[Any]) -> memoryview:
+    """Return the bytes of values, row by row and little-endian."""
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _finish(
