@@ -278,7 +278,7 @@ SYMBOLS = st.lists(
 
 def fitted(symbols):
     """The model embmap chooses for symbols, as the reference has it."""
-    model = fit_model(*count_symbols(np.array(symbols, np.int16)))
+    model = fit_model(*count_symbols([np.array(symbols, np.int16)]))
     assert (model.symbols.dtype, model.frequencies.dtype) == (np.int16, np.int64)
     return model, dict(zip(model.symbols.tolist(), model.frequencies.tolist(), strict=True))
 

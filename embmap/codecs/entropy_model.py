@@ -7,6 +7,7 @@ last, packed as one string of bits. Parsing checks everything the coder relies o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,13 +191,15 @@ def _loss(count: int, frequency: int) -> float:
     return math.inf if frequency == 1 else count * math.log2(frequency / (frequency - 1))
 
 
-def count_symbols(step: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
+def count_symbols(
+    blocks: Iterable[npt.NDArray[Any]],
+) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
     """Count symbols.
 
     Parameters
     ----------
-    step : numpy.ndarray
-        Any shape, int16.
+    blocks : iterable of numpy.ndarray
+        Any shapes, int16.
 
     Returns
     -------
@@ -205,7 +208,9 @@ def count_symbols(step: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], npt.ND
     counts : numpy.ndarray
         Shape (n,), int64: how often each comes.
     """
-    counts = np.bincount(step.reshape(-1).view(np.uint16), minlength=1 << 16)
+    counts = np.zeros(1 << 16, np.int64)
+    for block in blocks:
+        counts += np.bincount(block.reshape(-1).view(np.uint16), minlength=1 << 16)
     counts = np.roll(counts, 1 << 15)  # negative symbols first
     symbols = np.flatnonzero(counts)
     return (symbols - (1 << 15)).astype(np.int16), counts[symbols]

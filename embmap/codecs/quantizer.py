@@ -1,11 +1,13 @@
 """Training product quantizers: centroids by k-means, and a rotation that makes parts fit for them.
 
-Everything is learned from a sample of rows that fits into memory; then all rows are encoded in a
-stream. The same vectors, settings and seed give the same codes.
+Everything is learned from a sample of rows; then all rows are encoded in a stream. What grows with
+the vectors lies in temporary files once it is large, so that memory stays bounded. The same
+vectors, settings and seed give the same codes.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -27,7 +29,9 @@ SAMPLES_PER_CENTROID = 256
 
 _SEEDS_PER_CENTROID = 16  # rows that the first centroids are chosen among
 _PRODUCTS = 1 << 18  # multiplications at once: BLAS does as many without threads of its own
-_ENCODED = 1 << 14  # rows of a block that is encoded
+_ENCODED = 1 << 14  # rows of a block that is encoded, at the most
+_BLOCK_NBYTES = 1 << 22
+_IN_MEMORY = 1 << 24  # bytes of an array that is not worth a temporary file
 _STEPS = 2  # of k-means between two turns of the projection
 _TINY = 1e-12
 
@@ -71,7 +75,7 @@ def quantize(
     -------
     Quantized
         codes (rows, q) uint8, codebooks (q, k, d / q) float32, projection (d, d) float32 or None,
-        norms (rows,) float32 or None.
+        norms (rows,) float32 or None. Codes of more than 16 MiB are mapped from a temporary file.
 
     Raises
     ------
@@ -128,10 +132,14 @@ def _quantize(
     if n_sample < 1:
         raise ValueError(f"a sample of {n_sample} rows teaches nothing")
     chosen = np.arange(n) if n_sample == n else np.sort(rng.choice(n, n_sample, replace=False))
-    taken = vectors.take(chosen) if isinstance(vectors, Matrix) else vectors[chosen]
-    rows, _ = _prepared(taken, unit)
-    codebooks, turn = train(rows, q, k, iterations, projection, rng, progress)
-    codes = np.empty((n, q), np.uint8)
+    taken = _scratch((n_sample, d), np.float32)
+    at_once = _rows_at_once(d)
+    for start in range(0, n_sample, at_once):
+        numbers = chosen[start : start + at_once]
+        block = vectors.take(numbers) if isinstance(vectors, Matrix) else vectors[numbers]
+        taken[start : start + at_once], _ = _prepared(block, unit)
+    codebooks, turn = train(taken, q, k, iterations, projection, rng, progress)
+    codes = _scratch((n, q), np.uint8)
     lengths = np.empty(n, np.float32) if unit else None
     start = 0
     for block in counted(_sized(vectors), progress, "encoding rows", n):
@@ -145,8 +153,26 @@ def _quantize(
 
 
 def _sized(vectors: Matrix | npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    for start in range(0, len(vectors), _ENCODED):
-        yield vectors[start : start + _ENCODED]
+    at_once = _rows_at_once(vectors.shape[1])
+    for start in range(0, len(vectors), at_once):
+        yield vectors[start : start + at_once]
+
+
+def _rows_at_once(columns: int) -> int:
+    return max(min(_BLOCK_NBYTES // (4 * columns), _ENCODED), 1)
+
+
+def _scratch(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array to be filled; a large one is mapped from a temporary file."""
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if nbytes <= _IN_MEMORY:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as spool:
+        # A hole in the file would kill the process where the disk turns out to be full.
+        for start in range(0, nbytes, _BLOCK_NBYTES):
+            spool.write(bytes(min(_BLOCK_NBYTES, nbytes - start)))
+        spool.flush()
+        return np.memmap(spool, dtype, "r+", shape=shape).view(np.ndarray)
 
 
 def _prepared(
@@ -201,7 +227,8 @@ def train(
     codebooks = np.empty((q, k, d // q), np.float32)
     if projection is not None:
         turn = _allocated(rows, q)
-        turned = rows @ turn
+        turned, decoded = (_scratch((n, d), np.float32) for _ in range(2))
+        np.matmul(rows, turn, out=turned)
 
     def each_part(work: Callable[[int, npt.NDArray[np.float32]], None]) -> None:
         parts = turned.reshape(n, q, -1)
@@ -220,11 +247,11 @@ def train(
     if turn is not None:
         for done in range(1, iterations + 1):
             each_part(refine(_STEPS))
-            decoded = reconstruct(encode(turned, codebooks), codebooks)
+            reconstruct(encode(turned, codebooks), codebooks, out=decoded)
             # The rotation that brings rows closest to what they decode to (Procrustes).
             left, _, right = np.linalg.svd((rows.T @ decoded).astype(np.float64))
             turn = (left @ right).astype(np.float32)
-            turned = rows @ turn
+            np.matmul(rows, turn, out=turned)
             if progress is not None:
                 progress("turning the projection", done, iterations)
     each_part(refine(iterations))
@@ -349,11 +376,12 @@ def _nearest(
     # The squared distances, but for the length of the row, as one product.
     squares = np.vecdot(centroids, centroids)[:, np.newaxis]
     columns = np.ascontiguousarray(np.concatenate((-2 * centroids, squares), axis=1).T)
-    ones = np.ones((len(rows), 1), np.float32)
-    wide = np.concatenate((rows, ones), axis=1)
     at_once = max(_PRODUCTS // columns.size, 16)
+    ones = np.ones((at_once, 1), np.float32)
     for start in range(0, len(rows), at_once):
-        distances = np.matmul(wide[start : start + at_once], columns)
+        block = rows[start : start + at_once]
+        wide = np.concatenate((block, ones[: len(block)]), axis=1)
+        distances = np.matmul(wide, columns)
         np.argmin(distances, axis=1, out=codes[start : start + at_once])
     return codes
 
@@ -364,7 +392,8 @@ def _allocated(rows: npt.NDArray[np.float32], q: int) -> npt.NDArray[np.float32]
     What varies most goes to the part whose product of variances is smallest so far and that still
     has room (eigenvalue allocation); the best rotation for normally distributed rows.
     """
-    wide = rows.astype(np.float64)
+    wide = _scratch(rows.shape, np.float64)
+    wide[...] = rows
     d = rows.shape[1]
     values, axes = np.linalg.eigh(wide.T @ wide / len(rows))
     parts: list[list[int]] = [[] for _ in range(q)]

@@ -10,7 +10,7 @@ import numpy as np
 from embmap.conversion.rows import Selected
 from embmap.conversion.targets import with_words_beside
 from embmap.conversion.words import Chosen
-from embmap.formats.dwe.writer import quantize, write
+from embmap.formats.dwe.writer import quantize_blocks, write
 from embmap.matrix import Matrix
 from embmap.report import Progress
 
@@ -82,7 +82,7 @@ def write_steps(
             words = first.words.only(numbers)
     if len({len(matrix) for matrix in matrices}) > 1:
         raise ValueError(f"the inputs have {[len(m) for m in matrices]} vectors, and no words")
-    quantized, scale = quantize(matrices, bits)
+    quantized, scale = quantize_blocks(matrices, bits)
     with with_words_beside(path, words) as part:
         write(part, quantized, scale=scale, layout=layout, progress=progress)
     return len(matrices[0]), n_dropped

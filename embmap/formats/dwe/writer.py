@@ -1,8 +1,8 @@
 """Writing DWE files in both layouts, byte for byte as the original builder does.
 
 A first pass over the time steps fits their entropy models and finds whatever cannot be written; a
-second one encodes them. Three time steps are in memory at a time, and the file appears under its
-name only once it is whole.
+second one encodes them. Both take a few groups of words at a time, so that memory stays bounded,
+and the file appears under its name only once it is whole.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.atomic_write import replacing, spool_beside
+from embmap.blocks import Blocks, blocks_of
 from embmap.codecs.ans import LOWEST, Encoder
-from embmap.codecs.difference_tree import differences, preorder
 from embmap.codecs.entropy_model import (
     TOTAL,
     EntropyModel,
@@ -30,14 +30,15 @@ from embmap.codecs.entropy_model import (
     store_model,
 )
 from embmap.formats.dwe.layout import HEADER_NBYTES, LAYOUTS, MAGIC
+from embmap.formats.dwe.residuals import AT_ONCE, Residuals, is_at_hand, opened, spooled
 from embmap.report import Progress
 
-__all__ = ["quantize", "write"]
+__all__ = ["quantize", "quantize_blocks", "write"]
 
 _GROUP = 100
-_INT16 = np.iinfo(np.int16)
+_WAITING = 1024  # groups that are written at once
 
-Steps = npt.ArrayLike | Iterable[npt.ArrayLike]
+Steps = npt.ArrayLike | Iterable[Blocks]
 
 
 def write(
@@ -57,8 +58,8 @@ def write(
         The file to create or replace; it is replaced only when everything has been written.
     quantized : array-like or iterable
         Shape (T, V, K), integers that int16 can hold, or T time steps of shape (V, K) in order:
-        arrays or matrices. Those of a sequence are taken as often as they are needed, others are
-        first spooled to disk.
+        arrays, matrices, or iterables of blocks of rows. A list of arrays or matrices is gone
+        through as often as it is needed; everything else is first spooled to disk.
     scale : float
         What an integer is multiplied with to be a number; stored as float32.
     group : int, optional
@@ -87,10 +88,10 @@ def write(
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     factor = _factor(scale)
     with contextlib.ExitStack() as stack:
-        if not _subscriptable(quantized):
-            spool = stack.enter_context(spool_beside(path))
-            quantized = _spooled(cast(Iterable[npt.ArrayLike], quantized), spool)
-        residuals = _Residuals(cast("Sequence[Any]", quantized))
+        steps = cast("Sequence[Any]", quantized)
+        if not is_at_hand(steps):
+            steps = spooled(steps, stack.enter_context(spool_beside(path)))
+        residuals = Residuals(steps)
         group = _group(residuals.n_words, group, layout)
         models = _models(residuals, progress)
         shape = (residuals.n_steps, residuals.n_words, residuals.dim, group)
@@ -133,30 +134,71 @@ def quantize(
     ValueError
         When a value is not finite, or `bits` is out of range.
     """
+    steps = cast("Sequence[Any]", vectors if _subscriptable(vectors) else np.asarray(vectors))
+    shape = (len(steps), *np.shape(steps[0])) if len(steps) else (0, 0, 0)
+    rounded, scale = quantize_blocks(steps, bits)
+    quantized = np.empty(shape, np.int16)
+    for step, blocks in zip(quantized, rounded, strict=True):
+        start = 0
+        for block in blocks:
+            step[start : start + len(block)] = block
+            start += len(block)
+    return quantized, scale
+
+
+def quantize_blocks(
+    steps: Sequence[Any], bits: int = 8
+) -> tuple[Iterator[Iterator[npt.NDArray[np.int16]]], float]:
+    """Round vectors to integers of one scale, a few rows at a time.
+
+    Parameters
+    ----------
+    steps : sequence
+        T time steps of shape (V, K): arrays or matrices. They are gone through twice.
+    bits : int
+        As :func:`quantize` takes them.
+
+    Returns
+    -------
+    quantized : iterator
+        Of each step its blocks of rows, int16, as :func:`write` takes them.
+    scale : float
+        As :func:`quantize` returns it.
+
+    Raises
+    ------
+    ValueError
+        When a value is not finite, or `bits` is out of range.
+    """
     bits = operator.index(bits)
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be 2 to 16, not {bits}")
-    steps = cast("Sequence[Any]", vectors if _subscriptable(vectors) else np.asarray(vectors))
     greatest = 0.0
     for t in range(len(steps)):
-        step = np.asarray(steps[t])
-        if step.ndim != 2 or step.dtype.kind not in "fiu" or not np.isfinite(step).all():
+        step = opened(steps[t])
+        if len(step.shape) != 2 or step.dtype.kind not in "fiu":
             raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
         if step.shape != np.shape(steps[0]):
             raise ValueError(f"timestep {t} has shape {step.shape}, the first {np.shape(steps[0])}")
-        if step.size:
-            greatest = max(greatest, float(step.max()), -float(step.min()))
-    highest = 2 ** (bits - 1) - 1
+        for block in blocks_of(step):
+            if block.size:
+                lowest, highest = float(block.min()), float(block.max())
+                if not (math.isfinite(lowest) and math.isfinite(highest)):
+                    raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
+                greatest = max(greatest, highest, -lowest)
+    limit = 2 ** (bits - 1) - 1
     with np.errstate(over="ignore"):
-        scale = np.float32(greatest / highest)
+        scale = np.float32(greatest / limit)
     if not np.isfinite(scale) or (greatest and scale < np.finfo(np.float32).tiny):
         raise ValueError(f"a scale for values of up to {greatest} does not fit into float32")
-    scale = scale or np.float32(1)
-    quantized = np.empty((len(steps), *np.shape(steps[0])) if len(steps) else (0, 0, 0), np.int16)
-    for t in range(len(steps)):
-        rounded = np.rint(np.asarray(steps[t], np.float64) / float(scale))
-        quantized[t] = np.clip(rounded, -highest, highest)
-    return quantized, float(scale)
+    factor = float(scale or np.float32(1))
+
+    def rounded(step: Any) -> Iterator[npt.NDArray[np.int16]]:
+        for block in blocks_of(opened(step)):
+            wide = np.rint(np.asarray(block, np.float64) / factor)
+            yield np.clip(wide, -limit, limit).astype(np.int16)
+
+    return (rounded(steps[t]) for t in range(len(steps))), factor
 
 
 def _subscriptable(steps: object) -> bool:
@@ -192,104 +234,31 @@ def _group(n_words: int, group: int | None, layout: str) -> int:
     return group
 
 
-class _Spooled(Sequence[npt.NDArray[np.int16]]):
-    """Time steps in a temporary file."""
-
-    def __init__(self, spool: BinaryIO, shape: tuple[int, ...], n: int) -> None:
-        self._spool = spool
-        self._shape = shape
-        self._n = n
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, t: Any) -> Any:
-        nbytes = 2 * math.prod(self._shape)
-        self._spool.seek(t * nbytes)
-        return np.frombuffer(self._spool.read(nbytes), np.int16).reshape(self._shape)
-
-
-def _spooled(steps: Iterable[npt.ArrayLike], spool: BinaryIO) -> _Spooled:
-    shape: tuple[int, ...] = (0, 0)
-    n = 0
-    for step in steps:
-        checked = _step(step, n, shape if n else None)
-        shape = checked.shape
-        spool.write(checked.tobytes())
-        n += 1
-    return _Spooled(spool, shape, n)
-
-
-def _step(step: Any, t: int, shape: tuple[int, ...] | None) -> npt.NDArray[np.int16]:
-    """Return a time step as int16, or say why it is none."""
-    array = np.asarray(step)
-    if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"timestep {t} must be integers in two dimensions, not {array.dtype} in {array.ndim}; "
-            "embmap.dwe.quantize makes them"
-        )
-    if shape is not None and array.shape != shape:
-        raise ValueError(f"timestep {t} has shape {array.shape}, those before {shape}")
-    if array.dtype != np.int16 and array.size:
-        lowest, highest = int(array.min()), int(array.max())
-        if lowest < _INT16.min or highest > _INT16.max:
-            raise ValueError(f"timestep {t} has values from {lowest} to {highest}; int16 cannot")
-    return array.astype(np.int16, copy=False)
-
-
-class _Residuals:
-    """What is stored of each time step: the first, the last, and differences between them."""
-
-    def __init__(self, steps: Sequence[Any]) -> None:
-        self._steps = steps
-        self.n_steps = len(steps)
-        if self.n_steps < 2:
-            raise ValueError(f"a DWE file has two time steps at least, not {self.n_steps}")
-        shape = np.shape(steps[0])
-        if len(shape) != 2 or 0 in shape or max(*shape, self.n_steps) >= 2**32:
-            raise ValueError(f"a DWE file cannot hold time steps of shape {shape}")
-        self.n_words, self.dim = shape
-        self._nodes = preorder(self.n_steps)
-        self.order = [0, self.n_steps - 1, *(middle for _, middle, _ in self._nodes)]
-
-    def __iter__(self) -> Iterator[tuple[int, npt.NDArray[np.int16]]]:
-        """Return each step's number and its symbols, in the order of writing."""
-        for t in (0, self.n_steps - 1):
-            yield t, self._step(t)
-        for node in self._nodes:
-            yield node[1], self._differences(*node)
-
-    def backwards(self) -> Iterator[tuple[int, npt.NDArray[np.int16]]]:
-        """Return the same, the last first."""
-        for node in reversed(self._nodes):
-            yield node[1], self._differences(*node)
-        for t in (self.n_steps - 1, 0):
-            yield t, self._step(t)
-
-    def _step(self, t: int) -> npt.NDArray[np.int16]:
-        return _step(self._steps[t], t, (self.n_words, self.dim))
-
-    def _differences(self, left: int, t: int, right: int) -> npt.NDArray[np.int16]:
-        try:
-            return differences(self._step(left), self._step(t), self._step(right))
-        except ValueError as error:
-            raise ValueError(f"timestep {t}: {error}") from None
-
-
-def _models(residuals: _Residuals, progress: Progress | None) -> list[EntropyModel]:
+def _models(residuals: Residuals, progress: Progress | None) -> list[EntropyModel]:
     """Return the entropy model of each time step."""
     models = {}
-    for t, symbols in residuals:
-        counted = count_symbols(symbols)
-        if counted[0].size > TOTAL:
+    for residual in residuals:
+        symbols, counts = count_symbols(residual.blocks())
+        if symbols.size > TOTAL:
             raise ValueError(
-                f"timestep {t} has {counted[0].size} different symbols; {TOTAL} are possible. "
-                "Quantize to fewer bits"
+                f"timestep {residual.t} has {symbols.size} different symbols; "
+                f"{TOTAL} are possible. Quantize to fewer bits"
             )
-        models[t] = fit_model(*counted)
+        models[residual.t] = fit_model(symbols, counts)
         if progress is not None:
             progress("fitting timesteps", len(models), residuals.n_steps)
     return [models[t] for t in range(residuals.n_steps)]
+
+
+def _encode(
+    model: Encoder, parts: Iterable[npt.NDArray[np.int16]], state: int = LOWEST
+) -> tuple[npt.NDArray[np.uint16], int]:
+    """Return the words of a group whose parts come last first, and the state it begins in."""
+    found = []
+    for part in parts:
+        words, state = model.encode(part.reshape(-1), state)
+        found.append(words)
+    return np.concatenate(found[::-1]) if len(found) > 1 else found[0], state
 
 
 def _even(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
@@ -298,7 +267,7 @@ def _even(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 
 def _write_blocks(
     out: BinaryIO,
-    residuals: _Residuals,
+    residuals: Residuals,
     group: int,
     models: Sequence[EntropyModel],
     progress: Progress | None,
@@ -310,31 +279,31 @@ def _write_blocks(
     first = HEADER_NBYTES // 4 + residuals.n_steps
     addresses = (np.cumsum([first, *sizes])).tolist()
     end = addresses[-1]
-    tables: dict[int, list[int]] = {}
-    out.seek(4 * end)
-    for t, symbols in residuals:
-        encoder, table = Encoder(models[t]), tables.setdefault(t, [])
-        for start in range(0, residuals.n_words, group):
-            words, state = encoder.encode(symbols[start : start + group].reshape(-1))
-            table.append(end)
+    out.seek(HEADER_NBYTES)
+    out.write(np.array(addresses[:-1], "<u4").tobytes())
+    for done, residual in enumerate(residuals, 1):
+        encoder, table = Encoder(models[residual.t]), np.empty(n_chunks, np.int64)
+        out.seek(4 * end)
+        for number, parts in residual.groups(group):
+            words, state = _encode(encoder, parts)
+            table[number] = end
             state_words = np.array([state >> 16, state & 0xFFFF], np.uint16)
             chunk = _even(np.concatenate((state_words, words))).astype("<u2", copy=False)
             out.write(chunk.tobytes())
             end += chunk.size // 2
         _check_size(end)
+        out.seek(4 * addresses[residual.t])
+        head = heads[residual.t]
+        out.write(head.astype("<u2").tobytes() + table.astype("<u4").tobytes())
         if progress is not None:
-            progress("encoding timesteps", len(tables), residuals.n_steps)
-    out.seek(HEADER_NBYTES)
-    out.write(np.array(addresses[:-1], "<u4").tobytes())
-    for t, head in enumerate(heads):
-        out.write(head.astype("<u2").tobytes() + np.array(tables[t], "<u4").tobytes())
+            progress("encoding timesteps", done, residuals.n_steps)
     return int(addresses[-1])
 
 
 def _write_stream(
     out: BinaryIO,
     spool: BinaryIO,
-    residuals: _Residuals,
+    residuals: Residuals,
     group: int,
     models: Sequence[EntropyModel],
     progress: Progress | None,
@@ -342,25 +311,28 @@ def _write_stream(
     """Write everything behind the header; return the address of the jump table."""
     head = _even(np.concatenate([store_model(model) for model in models]))
     address = HEADER_NBYTES // 4 + head.size // 2
-    starts = range(0, residuals.n_words, group)
-    rows = np.empty((residuals.n_steps, len(starts), 2), np.int64)
+    n_groups = -(-residuals.n_words // group)
+    rows = np.empty((residuals.n_steps, n_groups, 2), np.int64)
     state, n_following = LOWEST, 0
     pieces: list[int] = []
     # The coder runs backwards through everything; what it wrote last is read first.
-    for t, symbols in residuals.backwards():
-        encoder, parts = Encoder(models[t]), []
-        for g in reversed(range(len(starts))):
-            part = symbols[starts[g] : starts[g] + group].reshape(-1)
-            words, state = encoder.encode(part, state)
-            parts.append(words)
+    waiting: list[npt.NDArray[np.uint16]] = []
+    most_waiting = min(max(AT_ONCE // (group * residuals.dim), 1), _WAITING)
+    for done, residual in enumerate(reversed(residuals), 1):
+        encoder = Encoder(models[residual.t])
+        for number, parts in residual.groups(group, backwards=True):
+            words, state = _encode(encoder, parts, state)
+            waiting.append(words)
             n_following += words.size
-            rows[t, g] = n_following, state
-        piece = np.concatenate(parts[::-1]).astype("<u2", copy=False)
-        pieces.append(piece.nbytes)
-        spool.write(piece.tobytes())
+            rows[residual.t, number] = n_following, state
+            if len(waiting) == most_waiting or number == 0:
+                piece = np.concatenate(waiting[::-1]).astype("<u2", copy=False)
+                pieces.append(piece.nbytes)
+                spool.write(piece.tobytes())
+                waiting = []
         _check_size(address + rows.size + n_following // 2)
         if progress is not None:
-            progress("encoding timesteps", len(pieces), residuals.n_steps)
+            progress("encoding timesteps", done, residuals.n_steps)
     rows[:, :, 0] = n_following - rows[:, :, 0]
     out.seek(HEADER_NBYTES)
     out.write(head.astype("<u2").tobytes() + rows.astype("<u4").tobytes())

@@ -1,0 +1,166 @@
+"""The time steps of a DWE file to be written, a few words at a time.
+
+Steps are arrays and matrices at hand, or come one after the other and are spooled to disk. What is
+stored of a step is handed out in blocks of words or in groups, so that memory stays bounded
+whatever number of words there is, and however many of them make a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.blocks import blocks_of
+from embmap.codecs.difference_tree import differences, preorder
+from embmap.matrix import Matrix
+
+__all__ = ["AT_ONCE", "Residuals", "is_at_hand", "opened", "spooled"]
+
+AT_ONCE = 1 << 19
+"""Symbols that are dealt with at a time."""
+_INT16 = np.iinfo(np.int16)
+
+
+def is_at_hand(steps: object) -> bool:
+    """Whether rows of every step can be asked for as often as they are needed."""
+    listed = steps if isinstance(steps, list | tuple) else ()
+    at_hand = listed and all(isinstance(step, np.ndarray | Matrix) for step in listed)
+    return isinstance(steps, np.ndarray) or bool(at_hand)
+
+
+def opened(step: Any) -> Any:
+    """Return a time step as something that has a shape and hands out rows."""
+    return step if isinstance(step, np.ndarray | Matrix | _SpooledStep) else np.asarray(step)
+
+
+class _SpooledStep:
+    """A time step in a temporary file."""
+
+    dtype = np.dtype(np.int16)
+
+    def __init__(self, spool: BinaryIO, offset: int, shape: tuple[int, int]) -> None:
+        self._spool = spool
+        self._offset = offset
+        self.shape = shape
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[np.int16]:
+        start, stop, _ = rows.indices(self.shape[0])
+        row_nbytes = self.shape[1] * self.dtype.itemsize
+        self._spool.seek(self._offset + start * row_nbytes)
+        data = self._spool.read((stop - start) * row_nbytes)
+        return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
+
+
+def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
+    """Return time steps that were written to a temporary file, a block of rows at a time."""
+    written: list[_SpooledStep] = []
+    for t, step in enumerate(steps):
+        offset, rows, columns = spool.tell(), 0, None
+        for block in blocks_of(step) if getattr(step, "ndim", 2) == 2 else (step,):
+            symbols = _symbols(block, t)
+            columns = symbols.shape[1] if columns is None else columns
+            if symbols.shape[1] != columns:
+                width = symbols.shape[1]
+                raise ValueError(
+                    f"timestep {t}: row {rows} has {width} columns, those before {columns}"
+                )
+            rows += len(symbols)
+            spool.write(np.ascontiguousarray(symbols).tobytes())
+        written.append(_SpooledStep(spool, offset, (rows, columns or 0)))
+        _check_shape(t, written[t].shape, written[0].shape)
+    return written
+
+
+def _check_shape(t: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
+    if shape != first:
+        raise ValueError(f"timestep {t} has shape {shape}, those before {first}")
+
+
+def _symbols(rows: Any, t: int) -> npt.NDArray[np.int16]:
+    """Return rows of a time step as int16, or say why they are none."""
+    if rows.ndim != 2 or rows.dtype.kind not in "iu":
+        raise ValueError(
+            f"timestep {t} must be integers in two dimensions, not {rows.dtype} in {rows.ndim}; "
+            "embmap.dwe.quantize makes them"
+        )
+    if rows.dtype != np.int16 and rows.size:
+        for value in (int(rows.min()), int(rows.max())):
+            if not _INT16.min <= value <= _INT16.max:
+                raise ValueError(f"timestep {t} holds {value}, which int16 cannot")
+    return cast("npt.NDArray[np.int16]", rows.astype(np.int16, copy=False))
+
+
+class Residual:
+    """What is stored of one time step: itself, or how it differs from those around it."""
+
+    def __init__(self, t: int, steps: Sequence[tuple[int, Any]]) -> None:
+        self.t = t
+        self._steps = steps
+        self._shape: tuple[int, int] = steps[0][1].shape
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[np.int16]:
+        values = [_symbols(step[rows], t) for t, step in self._steps]
+        if len(values) == 1:
+            return values[0]
+        try:
+            return differences(*values)
+        except ValueError as error:
+            raise ValueError(f"timestep {self.t}: {error}") from None
+
+    def blocks(self) -> Iterator[npt.NDArray[np.int16]]:
+        """Return a few words at a time of what is stored of a step."""
+        n_words, dim = self._shape
+        at_once = max(AT_ONCE // dim, 1)
+        for start in range(0, n_words, at_once):
+            yield self[start : start + at_once]
+
+    def groups(
+        self, group: int, *, backwards: bool = False
+    ) -> Iterator[tuple[int, Iterable[npt.NDArray[np.int16]]]]:
+        """Return each group's number and its symbols, in parts of which the last comes first."""
+        n_words, dim = self._shape
+        at_once = max(AT_ONCE // dim, 1)
+        turn = cast(Callable[[range], Iterable[int]], reversed if backwards else iter)
+        if group > at_once:
+            for first in turn(range(0, n_words, group)):
+                end = min(first + group, n_words)
+                starts = reversed(range(first, end, at_once))
+                yield first // group, (self[s : min(s + at_once, end)] for s in starts)
+            return
+        at_once -= at_once % group
+        for first in turn(range(0, n_words, at_once)):
+            symbols = self[first : first + at_once]
+            for start in turn(range(0, len(symbols), group)):
+                yield (first + start) // group, (symbols[start : start + group],)
+
+
+class Residuals:
+    """What is stored of each time step: the first, the last, and differences between them."""
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self._steps = steps
+        self.n_steps = len(steps)
+        if self.n_steps < 2:
+            raise ValueError(f"a DWE file has two time steps at least, not {self.n_steps}")
+        shape = np.shape(steps[0])
+        if len(shape) != 2 or 0 in shape or max(*shape, self.n_steps) >= 2**32:
+            raise ValueError(f"a DWE file cannot hold time steps of shape {shape}")
+        self.n_words, self.dim = shape
+        self._stored: list[tuple[int, ...]] = [(0,), (self.n_steps - 1,), *preorder(self.n_steps)]
+
+    def __iter__(self) -> Iterator[Residual]:
+        """Return what is stored of each step, in the order of writing."""
+        return map(self._residual, self._stored)
+
+    def __reversed__(self) -> Iterator[Residual]:
+        """Return the same, the last first."""
+        return map(self._residual, reversed(self._stored))
+
+    def _residual(self, steps: Sequence[int]) -> Residual:
+        numbered = [(t, opened(self._steps[t])) for t in steps]
+        for t, step in numbered:
+            _check_shape(t, step.shape, (self.n_words, self.dim))
+        return Residual(steps[len(steps) // 2], numbered)
