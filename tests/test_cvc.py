@@ -390,6 +390,30 @@ def test_each_chunk_may_choose(tmp_path):
         assert np.array_equal(file[20:], vectors[20:])
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_a_chunk_of_many_pieces_is_encoded_as_a_whole(tmp_path, compression, dtype):
+    if (compression, dtype) == ("lossless", "f8"):
+        dtype = "f4"
+    vectors = (RNG.standard_normal((9000, 301)) * np.linspace(0.5, 2, 301)).astype(dtype)
+    blocks = np.split(vectors, [1, 2, 3000, 8500])
+    options = {"compression": compression, "version": "1.0"}
+    path = write(tmp_path / "a", vectors, **options)
+    assert path.read_bytes() == write(tmp_path / "b", blocks, **options).read_bytes()
+    single = vectors.astype("f4")
+    if compression == "fp16":
+        expected = single.astype("f2").astype("f4")
+    elif compression == "int8":
+        scale = (single.max() - single.min()) / np.float32(255)
+        codes = np.rint((single - single.min()) / scale).clip(0, 255)
+        expected = codes * scale + single.min()
+    else:
+        expected = single
+    with embmap.open(path) as file:
+        assert len(file.chunks) == 1
+        assert np.array_equal(file.chunks[0].decode(), expected)
+
+
 def test_no_vectors_and_equal_ones_are_written(tmp_path):
     for version in ("0.1", "1.0"):
         with embmap.open(write(tmp_path / "a", np.empty((0, 5), "f4"), version=version)) as file:

@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 import embmap
 from embmap.dwe import quantize, write
+from embmap.formats.dwe import residuals, writer
 from tests.reference import dwe as reference
 from tests.test_codecs import kernel  # noqa: F401  (a fixture)
 
@@ -63,6 +64,20 @@ def test_files_are_those_of_the_reference(tmp_path, kernel, layout, group):  # n
     assert path.read_bytes() == reference.encode(WALK, 0.5, group, layout)
 
 
+@pytest.mark.parametrize("group", [1, 4, 6, 12])
+@pytest.mark.parametrize("layout", ["blocks", "stream"])
+def test_files_do_not_depend_on_how_much_is_dealt_with_at_once(
+    tmp_path, monkeypatch, layout, group
+):
+    expected = reference.encode(WALK, 0.5, group, layout)
+    for at_once in (1, 10, 25, 40, 1000):
+        for module in (writer, residuals):
+            monkeypatch.setattr(module, "AT_ONCE", at_once)
+        for steps in (WALK, iter(WALK), ((step[:5], step[5:]) for step in WALK)):
+            path = write(tmp_path / "a.dwe", steps, scale=0.5, group=group, layout=layout)
+            assert path.read_bytes() == expected
+
+
 @given(
     arrays(np.int16, st.tuples(st.integers(2, 6), st.just(4), st.integers(1, 3))),
     st.sampled_from(["blocks", "stream"]),
@@ -92,6 +107,7 @@ def test_steps_come_from_arrays_lists_matrices_and_iterators(tmp_path):
             "iterator": iter(WALK),
             "matrices": matrices,
             "one at a time": (step.astype(np.int32) for step in WALK),
+            "blocks": (iter([step[:5], step[5:]]) for step in WALK),
         }
         for name, steps in sources.items():
             path = write(tmp_path / "again.dwe", steps, scale=1.0, group=4)
@@ -129,6 +145,7 @@ UNWRITABLE = {
     "no words": (WALK[:, :0], {}, r"shape \(0, 5\)"),
     "floats": (WALK * 0.5, {}, "quantize makes them"),
     "an odd step": ([WALK[0], WALK[1, :3], WALK[2]], {}, "timestep 1 has shape"),
+    "an odd block": (iter([iter([WALK[0], WALK[1, :, :2]])]), {}, "row 12 has 2 columns"),
     "an odd step of an iterator": (iter([WALK[0], WALK[1, :3]]), {}, "timestep 1 has shape"),
     "beyond int16": (WALK.astype(np.int64) + 40_000, {}, "int16"),
     "a difference beyond 16 bits": (

@@ -1,11 +1,20 @@
-"""What look-ups allocate: their output and little more, whatever the size of the file."""
+"""What look-ups allocate: their output and little more, whatever the size of the file.
 
+And what conversions take: a bound that does not depend on how many numbers there are.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import embmap
+from embmap.cvc import write_columns
 from embmap.finalfusion import Quantized
 
 N, DIM, BATCH = 60_000, 64, 10_000
@@ -57,3 +66,132 @@ def test_going_through_a_file_takes_a_block_at_a_time(tmp_path):
         tracemalloc.stop()
     assert n == N
     assert peak < 4_000_000 < N * DIM * 4
+
+
+CONVERTING = """
+import json, sys, threading
+import embmap, embmap.conversion.converting
+
+def private():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+before = peak = private()
+done = threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.002):
+        peak = max(peak, private())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+try:
+    src, dst, options = json.loads(sys.argv[1])
+    embmap.convert(src, dst, **options)
+finally:
+    done.set()
+    watcher.join()
+print(peak - before)
+"""
+ROWS, WIDE = 100_000, 500
+FILLED = 32_000
+BOUND = 150_000_000
+TEXT_BOUND = 6_000_000  # of 10 MB of numbers: more of them would take too long
+TARGETS = {
+    "finalfusion": ("a.fifu", {"normalize": True}, BOUND),
+    "finalfusion, quantized": ("a.fifu", {"quantize": 100, "limit": FILLED}, BOUND),
+    "embd": ("a.embd", {}, BOUND),
+    "embd, flat": ("a.embd", {"output_layout": "flat"}, BOUND),
+    "cvc, fp16": ("a.cvc", {"compression": "fp16"}, BOUND),
+    "cvc, int8": ("a.cvc", {"compression": "int8"}, BOUND),
+    "cvc, lossless": ("a.cvc", {"compression": "lossless"}, BOUND),
+    "dwe, blocks": ("a.dwe", {"limit": FILLED}, BOUND),
+    "dwe, stream": ("a.dwe", {"output_layout": "stream", "limit": FILLED}, BOUND),
+    "word2vec": ("a.bin", {"output_format": "word2vec"}, BOUND),
+    "word2vec-text": ("a.txt", {"output_format": "word2vec-text", "limit": 5000}, TEXT_BOUND),
+    "glove": ("a.txt", {"output_format": "glove", "limit": 5000}, TEXT_BOUND),
+    "npy": ("b.npy", {"dtype": "float16"}, BOUND),
+    "safetensors": ("a.safetensors", {}, BOUND),
+}
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """Vectors of 200 MB in a file of numpy's, with words beside it."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only /proc says how much private memory a process has")
+    path = tmp_path_factory.mktemp("numbers") / "a.npy"
+    array = np.lib.format.open_memmap(path, "w+", np.float32, (ROWS, WIDE))
+    block = np.random.default_rng(0).standard_normal((50, WIDE), np.float32)
+    array[:FILLED] = np.tile(block, (FILLED // len(block), 1))
+    array[-1] = 7  # what stands between reads as zeros and takes no room
+    array.flush()
+    path.with_name("a.npy.words.txt").write_text("".join(f"w{i}\n" for i in range(ROWS)))
+    return path
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_converting_takes_bounded_memory_however_many_numbers_there_are(tmp_path, numbers, target):
+    name, options, bound = TARGETS[target]
+    steps = [str(numbers)] * (3 if name.endswith("dwe") else 1)
+    assert private_memory(steps, str(tmp_path / name), **options) < bound
+
+
+def test_files_of_several_steps_become_steps_in_bounded_memory(tmp_path, numbers):
+    path = tmp_path / "a.dwe"
+    embmap.convert([numbers, numbers], path, limit=FILLED // 2)
+    steps = [str(tmp_path / f"{i}.dwe") for i in range(4)]
+    for step in steps:
+        shutil.copy(path, step)
+        shutil.copy(f"{path}.words.txt", f"{step}.words.txt")
+    assert private_memory(steps, str(tmp_path / "b.dwe"), timestep=0) < BOUND
+
+
+def private_memory(*conversion, **options):
+    """Return the most private memory that a process takes for a conversion, in bytes."""
+    return int(
+        subprocess.run(
+            [sys.executable, "-c", CONVERTING, json.dumps([*conversion, options])],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
+
+
+BLOCK = np.random.default_rng(0).standard_normal((1000, 500), np.float32)
+TIMES = 30
+
+
+def blocks():
+    """60 MB of numbers."""
+    return (BLOCK * factor for factor in range(1, TIMES + 1))
+
+
+WRITERS = {
+    **{
+        compression: lambda path, compression=compression: embmap.cvc.write(
+            path, blocks(), compression=compression, version="1.0", chunk_rows=10**6
+        )
+        for compression in ("fp16", "int8", "lossless")
+    },
+    "columns": lambda path: write_columns(
+        path, {"a": blocks(), "b": blocks()}, compression={"b": "int8"}, chunk_rows=10**6
+    ),
+    "finalfusion": lambda path: embmap.finalfusion.write(
+        path, map(str, range(TIMES * len(BLOCK))), blocks()
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_writers_of_blocks_take_bounded_memory_whatever_the_rows_of_a_chunk(tmp_path, writer):
+    tracemalloc.start()
+    path = WRITERS[writer](tmp_path / "a")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40_000_000 < TIMES * BLOCK.nbytes
+    with embmap.open(path) as file:
+        vectors = file.vectors if writer != "columns" else file.columns["a"]
+        assert np.allclose(vectors[-1], BLOCK[-1] * TIMES, atol=1)

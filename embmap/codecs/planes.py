@@ -160,7 +160,7 @@ class PlanesEncoder:
         """
         self._n += values.size
         for seen, letters in zip(self._seen, _letters(values).T, strict=True):
-            seen[letters] = True
+            seen |= np.bincount(letters, minlength=256) > 0
 
     def encode(self, again: Callable[[], Iterable[npt.NDArray[np.float32]]]) -> Iterator[bytes]:
         """Return the payload of all values seen.
@@ -195,7 +195,7 @@ class PlanesEncoder:
             for values in again():
                 letters = _letters(values)[:, plane]
                 # Codes of eight bits are packed as they are.
-                packed = codes[letters] if width == 8 else np.packbits(bits[letters])
+                packed = codes.take(letters) if width == 8 else np.packbits(bits.take(letters, 0))
                 yield packed.tobytes()
 
 

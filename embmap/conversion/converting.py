@@ -37,6 +37,7 @@ from embmap.words_beside import digests_beside, words_beside
 __all__ = ["convert"]
 
 _SUBWORDS = ("keep", "explicit", "none")
+_CACHE_NBYTES = 32 << 20  # of what DWE inputs keep decoded, all together
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ def convert(
         None if dtype is None else np.dtype(dtype),
         progress,
         path.absolute().parent,
+        _CACHE_NBYTES // max(len(inputs), 1),
     )
     wishes = _Wishes(
         path,

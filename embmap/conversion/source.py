@@ -103,6 +103,7 @@ class Request:
     dtype: np.dtype[Any] | None = None
     progress: Progress | None = None
     folder: Path | None = None
+    cache_nbytes: int = 0
 
 
 def recognize(file: MappedFile) -> str:
@@ -238,6 +239,7 @@ def _own_matrix(opened: EmbeddingFile, request: Request) -> Matrix:
             raise ValueError(
                 f"{opened.path} has {opened.num_timesteps} time steps; choose one, -1 is the last"
             )
+        opened.cache_nbytes = request.cache_nbytes
         try:
             return opened.timestep(request.timestep)
         except IndexError as error:
