@@ -1,71 +1,52 @@
 """gensim's saved KeyedVectors (``.kv``), read without gensim and without running what they hold.
 
-Such a file is a pickle, which may name any function to be called. Here only what saved vectors need
-is made: numpy arrays and plain containers; objects of gensim become empty shells with attributes.
+Such a file is a pickle, which may name any function to be called. Here nothing is called: the
+pickle is read as records, and an array is a view of its bytes once its type, shape and size have
+been checked.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from embmap.conversion.arrays import read_npy
+from embmap.conversion.pickled import Made, Named, Stored, read_pickle
 from embmap.conversion.rows import ArrayMatrix
-from embmap.errors import EmbmapError, FormatError, UnsupportedError
+from embmap.errors import FormatError
+from embmap.mapping import MappedFile
 from embmap.matrix import Matrix
 
 __all__ = ["looks_like_gensim", "read_keyed_vectors"]
 
 _FORMAT = "gensim"
-_ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("collections", "OrderedDict"),
-    ("collections", "defaultdict"),
-    ("builtins", "hash"),
-    ("builtins", "int"),
-    ("builtins", "list"),
-    ("builtins", "set"),
-    ("_codecs", "encode"),
-    ("copyreg", "_reconstructor"),
-    ("builtins", "object"),
-}
-_NUMPY = (
-    "numpy.core.multiarray",
-    "numpy._core.multiarray",
-    "numpy.core.numeric",
-    "numpy._core.numeric",
+_OBJECTS = ("gensim.", "numpy.random.")  # a whole model holds its random numbers, too
+_RECONSTRUCTOR = "copyreg._reconstructor"
+_ENCODE = "_codecs.encode"
+_RECONSTRUCT, _FROM_BUFFER, _SCALAR = (
+    tuple(f"numpy.{core}.{name}" for core in ("core", "_core"))
+    for name in ("multiarray._reconstruct", "numeric._frombuffer", "multiarray.scalar")
 )
-_NUMPY_NAMES = ("_reconstruct", "scalar", "_frombuffer")
-
-
-class _Shell:
-    """Stands for an object of gensim's: what it was saved with, and nothing that it could do."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes what saved vectors are made of, and refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        # A whole model holds its random numbers, too.
-        if module.startswith(("gensim.", "numpy.random.")):
-            return type(name, (_Shell,), {})
-        if (module, name) in _ALLOWED or (module in _NUMPY and name in _NUMPY_NAMES):
-            return super().find_class(module, name)
-        raise UnsupportedError(
-            f"the file wants {module}.{name}, which saved vectors have no need of"
-        )
+_ALLOWED = {
+    *_RECONSTRUCT,
+    *_FROM_BUFFER,
+    *_SCALAR,
+    _RECONSTRUCTOR,
+    _ENCODE,
+    "numpy.ndarray",
+    "numpy.dtype",
+    "collections.OrderedDict",
+    "collections.defaultdict",
+    *(
+        f"builtins.{name}"
+        for name in ("bytearray", "bytes", "frozenset", "hash", "int", "list", "object", "set")
+    ),
+}
+_FLOATS = re.compile("[<>=]?(f[248])")
 
 
 def looks_like_gensim(start: bytes) -> bool:
@@ -81,15 +62,16 @@ def looks_like_gensim(start: bytes) -> bool:
     bool
         Never unpickles anything.
     """
-    return start[:1] == b"\x80" and b"gensim" in start[:100]
+    # The first protocols have no mark of their own, but begin with what makes an object.
+    return start.startswith((b"\x80", b"ccopy_reg\n")) and b"gensim" in start[:100]
 
 
-def read_keyed_vectors(path: Path) -> tuple[list[str], Matrix]:
+def read_keyed_vectors(file: MappedFile) -> tuple[list[str], Matrix]:
     """Read words and vectors that gensim saved.
 
     Parameters
     ----------
-    path : pathlib.Path
+    file : MappedFile
         The file; large arrays stand in others beside it, which are mapped.
 
     Returns
@@ -101,59 +83,104 @@ def read_keyed_vectors(path: Path) -> tuple[list[str], Matrix]:
 
     Raises
     ------
+    UnsupportedError
+        When the pickle names what saved vectors do not need.
     FormatError
-        When it holds no such vectors.
+        When it is damaged, or holds no such vectors.
     OSError
         When a file cannot be read.
     """
-    where: dict[str, Any] = {"path": path, "format": _FORMAT}
-    try:
-        with path.open("rb") as handle:
-            saved = _Unpickler(handle).load()
-    except UnsupportedError as error:
-        raise UnsupportedError(error.message, **where) from None
-    except OSError:
-        raise
-    except Exception as error:  # a damaged pickle may raise anything
-        raise FormatError(f"not a file that gensim saved: {error}", **where) from None
-    try:
-        beside, attributes = _keyed_vectors(path, saved)
-        words = list(_words(attributes))
-        vectors = _vectors(beside, attributes)
-    except (EmbmapError, OSError):
-        raise
-    except Exception as error:
-        raise FormatError(f"gensim's vectors are damaged: {error}", **where) from None
+    saved = read_pickle(file, _FORMAT, lambda name: name in _ALLOWED or name.startswith(_OBJECTS))
+    attributes, beside = _attributes(saved), str(file.path)
+    if attributes is None:
+        raise _error(file, "an object of gensim was expected")
+    inner = _attributes(attributes.get("wv"))  # of a whole model
+    if inner is not None:
+        attributes, beside = inner, f"{beside}.wv"
+    words = attributes.get("index_to_key", attributes.get("index2word"))
+    if not isinstance(words, list):
+        raise _error(file, "there are no words")
+    strange = next((word for word in words if not isinstance(word, str)), None)
+    if strange is not None:
+        raise _error(file, f"a word is {type(strange).__name__}")
+    vectors = _vectors(file, beside, attributes)
     if len(words) != len(vectors):
-        raise FormatError(f"{len(words)} words for {len(vectors)} vectors", **where)
+        raise _error(file, f"{len(words)} words for {len(vectors)} vectors")
     return words, vectors
 
 
-def _keyed_vectors(path: Path, saved: Any) -> tuple[str, dict[str, Any]]:
-    """Return the attributes of saved vectors, of a whole model too, and where arrays stand."""
-    if not isinstance(saved, _Shell):
-        raise TypeError("an object of gensim was expected")
-    attributes = vars(saved)
-    if isinstance(attributes.get("wv"), _Shell):
-        return f"{path}.wv", vars(attributes["wv"])
-    return str(path), attributes
+def _error(file: MappedFile, message: str) -> FormatError:
+    return FormatError(message, path=file.path, format=_FORMAT)
 
 
-def _words(attributes: dict[str, Any]) -> Iterator[str]:
-    found = attributes.get("index_to_key", attributes.get("index2word"))
-    if not isinstance(found, list):
-        raise TypeError("there are no words")
-    for word in found:
-        if not isinstance(word, str):
-            raise TypeError(f"a word is {type(word).__name__}")
-        yield word
+def _attributes(saved: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of gensim's; None for anything else."""
+    if not isinstance(saved, Made) or not isinstance(saved.state, dict):
+        return None
+    kind = saved.by
+    if kind.name == _RECONSTRUCTOR and saved.arguments and isinstance(saved.arguments[0], Named):
+        kind = saved.arguments[0]
+    return saved.state if kind.name.startswith(_OBJECTS[0]) else None
 
 
-def _vectors(beside: str, attributes: dict[str, Any]) -> Matrix:
+def _vectors(file: MappedFile, beside: str, attributes: dict[str, Any]) -> Matrix:
+    apart = attributes.get("__numpys")
     for name in ("vectors", "syn0"):
-        if name in attributes.get("__numpys", ()):
+        if isinstance(apart, list) and name in apart:
             return read_npy(Path(f"{beside}.{name}.npy"))
-        array = attributes.get(name)
-        if isinstance(array, np.ndarray) and array.ndim == 2 and array.dtype.kind == "f":
-            return ArrayMatrix(array)
-    raise TypeError("there are no vectors")
+        saved = attributes.get(name)
+        if isinstance(saved, Made) and saved.by.name in (*_RECONSTRUCT, *_FROM_BUFFER):
+            return ArrayMatrix(_array(file, saved))
+    raise _error(file, "there are no vectors")
+
+
+def _array(file: MappedFile, saved: Made) -> npt.NDArray[Any]:
+    """Return an array of two dimensions whose parts are what they have to be."""
+    buffered = saved.by.name in _FROM_BUFFER
+    parts = saved.arguments if buffered else saved.state
+    if not isinstance(parts, tuple) or len(parts) != (4 if buffered else 5):
+        raise _error(file, "an array lacks its parts")
+    if buffered:
+        stored, kind, shape, order = parts
+    else:
+        _, shape, kind, by_columns, stored = parts
+        order = "F" if by_columns is True or by_columns == 1 else "C"
+    dtype = _dtype(file, kind)
+    if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int for n in shape)):
+        raise _error(file, "vectors have two dimensions")
+    rows, dim = shape
+    array = _stored(file, stored, dtype)
+    if rows < 0 or not 1 <= dim < 2**31 or rows * dim != array.size:
+        raise _error(file, f"an array of shape ({rows}, {dim}) cannot have {array.size} numbers")
+    # Its bytes lie anywhere in a pickle; what follows wants aligned numbers.
+    whole = array.reshape((rows, dim), order="F" if order == "F" else "C")
+    return np.require(whole, requirements="A")
+
+
+def _dtype(file: MappedFile, kind: Any) -> np.dtype[Any]:
+    """Return a type of numbers with a fraction; its state says in which order its bytes are."""
+    if isinstance(kind, Made) and kind.by.name == "numpy.dtype" and kind.arguments:
+        name = kind.arguments[0]
+        found = _FLOATS.fullmatch(name) if isinstance(name, str) else None
+        state = kind.state if isinstance(kind.state, tuple) else ()
+        order = state[1] if len(state) > 1 else "="
+        if found and isinstance(order, str) and order in ("<", ">", "="):
+            return np.dtype(name if order == "=" else order + found[1])
+    raise _error(file, "vectors are numbers of 16, 32 or 64 bits with a fraction")
+
+
+def _stored(file: MappedFile, stored: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return bytes as numbers; the old protocols, which have no bytes, store them as text."""
+    if isinstance(stored, Made) and stored.by.name == _ENCODE and len(stored.arguments) == 2:
+        stored = stored.arguments[0]
+    elif isinstance(stored, Made) and stored.by.name == "builtins.bytes" and not stored.arguments:
+        stored = ""
+    if isinstance(stored, Stored) and stored.nbytes % dtype.itemsize == 0:
+        return file.array(stored.offset, dtype, stored.nbytes // dtype.itemsize)
+    if isinstance(stored, str):
+        try:
+            data = stored.encode("latin-1")
+            return np.frombuffer(data, dtype)
+        except ValueError:
+            pass
+    raise _error(file, f"the bytes of an array are no whole number of {dtype}")

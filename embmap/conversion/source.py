@@ -369,7 +369,7 @@ def _open_safetensors(file: MappedFile, request: Request, _: ExitStack) -> Sourc
 
 
 def _open_gensim(file: MappedFile, *_: object) -> Source:
-    words, vectors = read_keyed_vectors(cast(Path, file.path))
+    words, vectors = read_keyed_vectors(file)
     table = WordTable.of(vocabulary_of(_encodable(words), len(words), "gensim"))
     return Source("gensim", table, vectors)
 
