@@ -41,10 +41,15 @@ _ALLOWED = {
     "numpy.dtype",
     "collections.OrderedDict",
     "collections.defaultdict",
-    *(
-        f"builtins.{name}"
-        for name in ("bytearray", "bytes", "frozenset", "hash", "int", "list", "object", "set")
-    ),
+    "builtins.bytearray",
+    "builtins.bytes",
+    "builtins.frozenset",
+    "builtins.hash",
+    "builtins.int",
+    "builtins.list",
+    "builtins.long",
+    "builtins.object",
+    "builtins.set",
 }
 _FLOATS = re.compile("[<>=]?(f[248])")
 
