@@ -6,6 +6,7 @@ matrix and may compose vectors for words it does not have. Nothing is read befor
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from embmap.similarity import Metric, Similarity
 from embmap.verification import verify_words
 from embmap.vocabulary import Vocabulary
 
-__all__ = ["EmbeddingFile"]
+__all__ = ["EmbeddingFile", "jsonable"]
 
 Missing = Literal["raise", "zero", "nan"]
 
@@ -482,7 +483,7 @@ class EmbeddingFile(ABC):
 
     def _described_metadata(self) -> Any:
         try:
-            return _jsonable(self.metadata)
+            return jsonable(self.metadata)
         except FormatError as error:  # the rest of the file can be told about all the same
             return {"error": str(error)}
 
@@ -668,13 +669,26 @@ def _no_words(file: MappedFile, format: str) -> Vocabulary:
     return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 
-def _jsonable(value: Any) -> Any:
-    """Return metadata as JSON can hold it: dates become text."""
+def jsonable(value: Any) -> Any:
+    """Return a value that a file gives as JSON can hold it.
+
+    Parameters
+    ----------
+    value : object
+        The value, which may hold others.
+
+    Returns
+    -------
+    object
+        The same, but dates and numbers that are not finite are text, and text is what UTF-8 holds.
+    """
     if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
+        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+        return [jsonable(item) for item in value]
+    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode(errors="replace").decode()
 
 
 def _reopened(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import zipfile
@@ -18,6 +17,7 @@ from embmap.errors import FormatError
 from embmap.fields import FieldReader
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
+from embmap.parsing import parse_json
 
 __all__ = ["SAFETENSORS_DTYPES", "read_npy", "read_npz", "read_safetensors"]
 
@@ -170,8 +170,8 @@ def read_safetensors(file: MappedFile, name: str | None) -> tuple[Matrix, Mappin
         raise reader.error("the header is too long", "header length", back=8, found=nbytes)
     raw = reader.raw(nbytes, "header")
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        header = parse_json(raw)
+    except ValueError as error:
         raise reader.error(f"not JSON: {error}", "header", back=nbytes) from None
     if not isinstance(header, dict):
         raise reader.error("the header is no JSON object", "header", back=nbytes)

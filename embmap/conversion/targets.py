@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from embmap.formats.embd.writer import write as write_embd_file
 from embmap.formats.finalfusion.writer import write as write_finalfusion_file
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix
+from embmap.parsing import parse_toml
 from embmap.subwords import SubwordIndexer
 from embmap.words_beside import describe, digests_beside, exists, words_beside
 
@@ -84,13 +84,13 @@ class Output:
         Raises
         ------
         ValueError
-            When they are not TOML.
+            When they are not TOML, or beyond its bounds.
         """
         if not isinstance(self.metadata, str):
             return dict(self.metadata)
         try:
-            return tomllib.loads(self.metadata)
-        except tomllib.TOMLDecodeError as error:
+            return parse_toml(self.metadata)
+        except ValueError as error:
             raise ValueError(f"the metadata are not TOML: {error}") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from embmap.embedding_file import EmbeddingFile
+from embmap.embedding_file import EmbeddingFile, jsonable
 from embmap.errors import EmbmapError
 from embmap.file_words import Words, words_of
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
@@ -138,11 +138,11 @@ class CvcFile(EmbeddingFile):
         layout = self._offsets
         info["n_rows"] = layout.n
         info["columns"] = [
-            {"name": column.name, "dim": column.dimension, "dtype": column.dtype[1:]}
+            {"name": jsonable(column.name), "dim": column.dimension, "dtype": column.dtype[1:]}
             for column in layout.columns
         ]
         info["sections"] = [
-            {"start": section.start, "stop": section.stop, "metadata": section.metadata}
+            {"start": section.start, "stop": section.stop, "metadata": jsonable(section.metadata)}
             for section in layout.sections
         ]
         info["chunks"] = [

@@ -7,7 +7,6 @@ JSON header and a record for each chunk; docs/formats/cvc.md tells how they are 
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from embmap.codecs.planes import check_size
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
 from embmap.fields import FieldReader
 from embmap.mapping import MappedFile
+from embmap.parsing import parse_json
 
 __all__ = [
     "DTYPES",
@@ -222,8 +222,8 @@ def _document(reader: FieldReader, nbytes: int) -> dict[str, Any]:
         return record
 
     try:
-        document = json.loads(data.decode(), object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(data, once)
+    except ValueError as error:
         raise FormatError(f"the header is not JSON: {error}", **where) from None
     if not isinstance(document, dict):
         raise FormatError("the header is no JSON object", **where)

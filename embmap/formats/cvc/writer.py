@@ -27,6 +27,7 @@ from embmap.blocks import Blocks, blocks_of, n_rows, rechunked
 from embmap.formats.cvc.layout import DTYPES, KNOWN, MAGIC, VERSIONS, Section
 from embmap.formats.cvc.payloads import Record, encode
 from embmap.matrix import Matrix
+from embmap.parsing import parse_json
 from embmap.report import Progress
 
 __all__ = ["write", "write_columns"]
@@ -352,8 +353,8 @@ def _finish(
 def _json(header: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(header, allow_nan=False).encode()
-        unchanged = json.loads(text) == _as_read(header)  # 1 and "1" are one key in JSON
-    except (TypeError, ValueError) as error:
+        unchanged = parse_json(text) == _as_read(header)  # 1 and "1" are one key in JSON
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the metadata are not JSON: {error}") from None
     if not unchanged:
         raise ValueError("the metadata would not come back as they are; keys must be text")

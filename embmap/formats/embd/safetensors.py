@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.formats.embd.writer import write
+from embmap.parsing import parse_json
 
 __all__ = ["from_safetensors"]
 
@@ -134,7 +134,14 @@ class _Slices:
 def _described(path: Path, n_tokens: int) -> dict[str, str]:
     """Return the metadata that the configuration beside a model gives."""
     beside = path.with_name("config.json")
-    config = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
+    config: Any = {}
+    if beside.exists():
+        try:
+            config = parse_json(beside.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{beside}: not JSON: {error}") from None
+        if not isinstance(config, dict):
+            raise ValueError(f"{beside}: not a JSON object")
     hidden = config.get("hidden_size", "unknown")
     return {
         "model_name": str(config.get("_name_or_path") or path.stem),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
@@ -21,6 +20,7 @@ from embmap.formats.finalfusion.vocabulary_chunk import VocabularyLayout, ngram_
 from embmap.index_source import IndexChoice
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
+from embmap.parsing import LONGEST_TOML, parse_toml
 from embmap.report import Progress, Report
 from embmap.subwords import (
     BucketIndexer,
@@ -103,19 +103,15 @@ class FinalfusionFile(EmbeddingFile):
         Raises
         ------
         FormatError
-            When they are not TOML; ``metadata_toml`` has them as they are.
+            When they are not TOML, or beyond a bound: 1 MiB, 32 levels, 65536 keys and values,
+            finite numbers and integers of 64 bits. ``metadata_toml`` has them as
+            they are, unless they are too long.
         """
+        text = self.metadata_toml or ""
         try:
-            return tomllib.loads(self.metadata_toml or "")
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            chunk = cast(Chunk, self._offsets.metadata)
-            raise FormatError(
-                f"not TOML: {error}",
-                path=self.path,
-                format=FORMAT,
-                offset=chunk.data_offset,
-                field="metadata",
-            ) from None
+            return parse_toml(text)
+        except ValueError as error:
+            raise self._metadata_error(f"not TOML: {error}") from None
 
     @property
     def metadata_toml(self) -> str | None:
@@ -124,24 +120,27 @@ class FinalfusionFile(EmbeddingFile):
         Raises
         ------
         FormatError
-            When they are not UTF-8.
+            When they are not UTF-8, or longer than 1 MiB.
         """
         self._check_open()
         chunk = self._offsets.metadata
         if chunk is None:
             return None
+        if chunk.nbytes > LONGEST_TOML:
+            raise self._metadata_error(
+                f"metadata have {chunk.nbytes} bytes, more than {LONGEST_TOML}"
+            )
         self._file.check_whole()
         data = self._file.read(chunk.data_offset, chunk.nbytes)
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise FormatError(
-                f"not UTF-8: {error.reason}",
-                path=self.path,
-                format=FORMAT,
-                offset=chunk.data_offset + error.start,
-                field="metadata",
-            ) from None
+            raise self._metadata_error(f"not UTF-8: {error.reason}", error.start) from None
+
+    def _metadata_error(self, message: str, start: int = 0) -> FormatError:
+        """Return an error about the metadata, from a byte of theirs on."""
+        offset = cast(Chunk, self._offsets.metadata).data_offset + start
+        return FormatError(message, path=self.path, format=FORMAT, offset=offset, field="metadata")
 
     @property
     def subwords(self) -> SubwordIndexer | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import tomllib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from embmap.blocks import Blocks, blocks_of
 from embmap.codecs.product import Quantized
 from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
 from embmap.formats.finalfusion.layout import MAGIC
+from embmap.parsing import parse_toml
 from embmap.subwords import (
     BucketIndexer,
     ExplicitIndexer,
@@ -60,7 +60,8 @@ def write(
     norms : array-like, optional
         Shape (words,), float32: the lengths of the words' vectors before they were scaled.
     metadata : str or mapping, optional
-        TOML, or values to be written as TOML (needs the extra "toml").
+        TOML, or values to be written as TOML (needs the extra "toml"), within the bounds of
+        ``f.metadata``.
     subwords : SubwordIndexer, optional
         How words are broken into n-grams: an indexer of :mod:`embmap.subwords`, or that of an open
         file.
@@ -169,11 +170,14 @@ def _toml(metadata: str | Mapping[str, Any]) -> bytes:
                 "metadata given as values need tomli-w: pip install 'embmap[toml]', or pass a "
                 "string of TOML"
             ) from error
-        metadata = tomli_w.dumps(metadata)
+        try:
+            metadata = tomli_w.dumps(metadata)
+        except RecursionError:
+            raise ValueError("the metadata are nested too deeply") from None
     try:
-        tomllib.loads(metadata)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"the metadata are not TOML: {error}") from error
+        parse_toml(metadata)
+    except ValueError as error:
+        raise ValueError(f"the metadata are not TOML: {error}") from None
     return metadata.encode()
 
 

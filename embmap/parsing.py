@@ -1,0 +1,144 @@
+"""TOML and JSON from a file or a caller, parsed within bounds.
+
+The TOML parser of the standard library takes memory by the square of the parts of a dotted key, a
+frame for each level of nesting, and numbers of any length. Here a text is measured before it is
+parsed, and what comes out is shallow enough for everything that walks through it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["LONGEST_TOML", "parse_json", "parse_toml"]
+
+LONGEST_TOML = 1 << 20  # bytes
+_DEEPEST = 32  # levels of nesting, and parts of a dotted key
+_MOST_PARTS = 1 << 16  # keys, parts of dotted keys, tables, arrays and values
+_INT64 = range(-(2**63), 2**63)
+
+# Strings and comments as the parser sees them, so that what looks like a key in one is none. One
+# that does not end reaches to the end of what it may span, where the parser fails as well.
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\Z)'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|\#[^\n]*+"
+    r"|[][{}.=,\n]",
+    re.DOTALL,
+)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML that may have been made to do harm.
+
+    Parameters
+    ----------
+    text : str
+        The TOML.
+
+    Returns
+    -------
+    dict
+        Its values: numbers are finite, integers of 64 bits, and nothing is nested deeply.
+
+    Raises
+    ------
+    ValueError
+        When it is not TOML, or beyond a bound: 1 MiB, 32 levels, 65536 keys and values.
+    """
+    nbytes = len(text) if len(text) > LONGEST_TOML else len(text.encode())
+    if nbytes > LONGEST_TOML:
+        raise ValueError(f"the TOML has {nbytes} bytes, more than {LONGEST_TOML}")
+    _measure(text)
+    values = tomllib.loads(text, parse_float=_finite)
+    for level in _levels(values, "TOML"):
+        if any(isinstance(item, int) and item not in _INT64 for item in level):
+            raise ValueError("an integer has more than 64 bits")
+    return values
+
+
+def parse_json(
+    text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """Parse JSON that may have been made to do harm.
+
+    Parameters
+    ----------
+    text : str or bytes
+        The JSON; bytes are UTF-8.
+    object_pairs_hook : callable, optional
+        Makes objects of their members, as for :func:`json.loads`.
+
+    Returns
+    -------
+    object
+        Its value.
+
+    Raises
+    ------
+    ValueError
+        When it is not JSON, or nested deeper than 32 levels.
+    """
+    try:
+        value = json.loads(
+            text.decode() if isinstance(text, bytes) else text, object_pairs_hook=object_pairs_hook
+        )
+    except RecursionError:
+        raise _too_deep("JSON") from None
+    for _ in _levels(value, "JSON"):
+        pass
+    return value
+
+
+def _measure(text: str) -> None:
+    """Refuse a text whose parts are too many, or nested too deeply."""
+    depth = n_dots = n_parts = 0
+    for found in _TOKEN.finditer(text):
+        piece = found[0]
+        if piece == ".":
+            n_dots += 1
+        elif piece in "[{":
+            depth += 1
+            n_dots = 0
+        elif piece in "]}":
+            depth -= 1
+        elif piece in "=,\n":
+            n_dots = 0
+        else:
+            continue
+        n_parts += piece in "[{.=,"
+        if max(depth, n_dots + 1) > _DEEPEST:
+            raise _too_deep("TOML")
+        if n_parts > _MOST_PARTS:
+            raise ValueError(f"the TOML has more than {_MOST_PARTS} keys and values")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is no finite number")
+    return value
+
+
+def _levels(value: Any, language: str) -> Iterator[list[Any]]:
+    """Return the items of each level of nested values, from the top down."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return
+        level = [
+            item for each in level for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        yield level
+    raise _too_deep(language)
+
+
+def _too_deep(language: str) -> ValueError:
+    return ValueError(f"the {language} has more than {_DEEPEST} levels")
