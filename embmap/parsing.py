@@ -17,7 +17,8 @@ from typing import Any
 __all__ = ["LONGEST_TOML", "parse_json", "parse_toml"]
 
 LONGEST_TOML = 1 << 20  # bytes
-_DEEPEST = 32  # levels of nesting, and parts of a dotted key
+_DEEPEST = 32  # levels of TOML, and parts of a dotted key
+_DEEPEST_JSON = 256  # levels; what walks through them takes a few frames for each
 _MOST_PARTS = 1 << 16  # keys, parts of dotted keys, tables, arrays and values
 _INT64 = range(-(2**63), 2**63)
 
@@ -57,7 +58,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"the TOML has {nbytes} bytes, more than {LONGEST_TOML}")
     _measure(text)
     values = tomllib.loads(text, parse_float=_finite)
-    for level in _levels(values, "TOML"):
+    for level in _levels(values, _DEEPEST):
         if any(isinstance(item, int) and item not in _INT64 for item in level):
             raise ValueError("an integer has more than 64 bits")
     return values
@@ -83,15 +84,15 @@ def parse_json(
     Raises
     ------
     ValueError
-        When it is not JSON, or nested deeper than 32 levels.
+        When it is not JSON, or nested deeper than 256 levels.
     """
     try:
         value = json.loads(
             text.decode() if isinstance(text, bytes) else text, object_pairs_hook=object_pairs_hook
         )
     except RecursionError:
-        raise _too_deep("JSON") from None
-    for _ in _levels(value, "JSON"):
+        raise _too_deep(_DEEPEST_JSON) from None
+    for _ in _levels(value, _DEEPEST_JSON):
         pass
     return value
 
@@ -114,7 +115,7 @@ def _measure(text: str) -> None:
             continue
         n_parts += piece in "[{.=,"
         if max(depth, n_dots + 1) > _DEEPEST:
-            raise _too_deep("TOML")
+            raise _too_deep(_DEEPEST)
         if n_parts > _MOST_PARTS:
             raise ValueError(f"the TOML has more than {_MOST_PARTS} keys and values")
 
@@ -126,10 +127,10 @@ def _finite(text: str) -> float:
     return value
 
 
-def _levels(value: Any, language: str) -> Iterator[list[Any]]:
+def _levels(value: Any, most: int) -> Iterator[list[Any]]:
     """Return the items of each level of nested values, from the top down."""
     level = [value]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(most + 1):
         level = [item for item in level if isinstance(item, dict | list)]
         if not level:
             return
@@ -137,8 +138,8 @@ def _levels(value: Any, language: str) -> Iterator[list[Any]]:
             item for each in level for item in (each.values() if isinstance(each, dict) else each)
         ]
         yield level
-    raise _too_deep(language)
+    raise _too_deep(most)
 
 
-def _too_deep(language: str) -> ValueError:
-    return ValueError(f"the {language} has more than {_DEEPEST} levels")
+def _too_deep(most: int) -> ValueError:
+    return ValueError(f"its values are nested deeper than {most} levels")
