@@ -18,7 +18,7 @@ from embmap.codecs.product import ProductMatrix
 from embmap.codecs.threads import in_parallel, n_threads
 from embmap.matrix import Matrix
 
-__all__ = ["ExactSearch", "Metric", "checked_metric"]
+__all__ = ["ExactSearch", "Metric", "checked_metric", "lengths_of", "units_of"]
 
 Metric = Literal["cosine", "dot", "euclidean"]
 
@@ -33,6 +33,7 @@ _PARALLEL = 1 << 20  # multiplications from which a second thread pays
 _POOL = 1 << 12  # candidates that are kept without looking whether they are still needed
 _PAIRS = 1 << 10  # rows scored again at once
 _LOW, _HIGH = 1e-15, 1e15  # lengths whose squares and products float32 holds
+_SMALLER = 2.0**-600  # times any float64: what is then squared or added up does not overflow
 _ROUNDING = 2.0**-21  # generous, times dim: what a product of unit vectors may be wrong by
 
 
@@ -205,7 +206,7 @@ class _Ranking:
         self.n = n
         self._queries = queries.astype(np.float64)
         self._lengths = lengths_of(self._queries)
-        self.units = self._queries / np.where(self._lengths > 0, self._lengths, 1)[:, np.newaxis]
+        self.units = units_of(self._queries)
         self._floors = np.full(len(queries), -np.inf)
         self._slack = _ROUNDING * (matrix.shape[1] + 8)
         self._pool: list[tuple[npt.NDArray[Any], ...]] = []
@@ -237,7 +238,7 @@ class _Ranking:
             if self._metric == "euclidean" and self._lengths.max(initial=0) > _HIGH:
                 strange = np.ones(lengths.size, np.bool_)
             products[:, strange], slack[:, strange] = np.inf, np.inf
-            products[:, ~np.isfinite(lengths)] = np.nan
+            products[:, np.isnan(lengths)] = np.nan
         return products, slack
 
     def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
@@ -288,21 +289,26 @@ class _Ranking:
         if self._n_pool > self._limit // 2:  # ties, mostly: exact scores tell which stay
             which, rows, exact, _ = self._best()
             bounds = self._as_scanned(which, exact)
-            self._pool, self._n_pool = [(which, rows, bounds, bounds)], rows.size
+            known = np.isfinite(bounds)  # scores that float64 cannot hold bound nothing
+            upper, lower = np.where(known, bounds, np.inf), np.where(known, bounds, -np.inf)
+            self._pool, self._n_pool = [(which, rows, upper, lower)], rows.size
             full = np.flatnonzero(np.bincount(which, minlength=len(self.units)) >= self.n)
             last = np.searchsorted(which, full, "right") - 1
-            self._floors[full] = np.maximum(self._floors[full], bounds[last])
+            self._floors[full] = np.maximum(self._floors[full], lower[last])
 
     def _best(self) -> tuple[npt.NDArray[Any], ...]:
         """Return queries, rows and exact scores of the best candidates, sorted."""
         empty = np.empty(0, np.int64)
         pool = [(empty, empty, np.empty(0), np.empty(0)), *self._pool]
         which, rows, *_ = map(np.concatenate, zip(*pool, strict=True))
-        exact = np.empty(rows.size)
+        exact, beyond = np.empty(rows.size), np.zeros(rows.size)
         for first in range(0, rows.size, _PAIRS):
             part = slice(first, first + _PAIRS)
             exact[part] = self._exact(which[part], rows[part])
-        order = np.lexsort((rows, -exact, which))
+            huge = first + np.flatnonzero(np.isinf(exact[part]))
+            if huge.size:  # scores that float64 cannot hold, ranked all the same
+                beyond[huge] = self._exact(which[huge], rows[huge], _SMALLER)
+        order = np.lexsort((rows, -beyond, -exact, which))
         order = order[~np.isnan(exact[order])]
         which = which[order]
         rank = np.arange(order.size) - np.searchsorted(which, which)
@@ -310,22 +316,39 @@ class _Ranking:
         return which, rows[order], exact[order], empty
 
     def _exact(
-        self, which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+        self, which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], factor: float = 1.0
     ) -> npt.NDArray[np.float64]:
-        """Return the scores of pairs of query and row; NaN for rows that are not finite."""
-        vectors = self._matrix.take(rows).astype(np.float64)
+        """Return the scores of pairs of query and row, both times a factor; NaN for infinite rows.
+
+        What overflows on the way to a score that float64 can hold is computed of smaller numbers.
+        """
+        vectors = self._matrix.take(rows).astype(np.float64) * factor
+        scores: npt.NDArray[np.float64]
         with np.errstate(all="ignore"):
-            if self._metric == "euclidean":
-                distances: npt.NDArray[np.float64] = lengths_of(vectors - self._queries[which])
-                return -distances
-            if self._metric == "dot":
-                products = np.vecdot(vectors, self._queries[which])
-                products[~np.isfinite(vectors).all(axis=1)] = np.nan
-                return cast("npt.NDArray[np.float64]", products)
-            lengths = lengths_of(vectors)
-            cosines = np.vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
-            clipped: npt.NDArray[np.float64] = np.clip(cosines, -1, 1)
-            return clipped
+            if self._metric == "cosine":
+                vectors, lengths = _shortened(vectors)
+                cosines = np.vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
+                scores = np.clip(cosines, -1, 1)
+                return scores
+            queries = self._queries[which] * factor
+            finite = np.isfinite(vectors).all(axis=1)
+            scores = self._score(vectors, queries)
+            wrong = np.flatnonzero(finite & ~np.isfinite(scores))
+            if wrong.size:
+                smaller = self._score(vectors[wrong] * _SMALLER, queries[wrong] * _SMALLER)
+                scores[wrong] = smaller / _SMALLER
+                if self._metric == "dot":
+                    scores[wrong] /= _SMALLER
+            scores[~finite] = np.nan
+            return scores
+
+    def _score(
+        self, vectors: npt.NDArray[np.float64], queries: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Return minus the distances of pairs, or their dot products."""
+        if self._metric == "euclidean":
+            return -lengths_of(vectors - queries)
+        return cast("npt.NDArray[np.float64]", np.vecdot(vectors, queries))
 
     def _as_scanned(
         self, which: npt.NDArray[np.int64], exact: npt.NDArray[np.float64]
@@ -424,7 +447,8 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        Shape (n,), of the same dtype; NaN or infinity for rows that are not finite.
+        Shape (n,), of the same dtype: infinity for rows longer than the dtype holds, NaN for rows
+        that are not finite.
     """
     with np.errstate(all="ignore"):
         squares = np.vecdot(vectors, vectors)
@@ -437,6 +461,36 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
             scaled = rows / np.where(largest > 0, largest, 1)[:, np.newaxis]
             lengths[wrong] = np.sqrt(np.vecdot(scaled, scaled)) * largest
     return cast("npt.NDArray[Any]", lengths)
+
+
+def units_of(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return rows scaled to unit length; those of zeros stay zeros.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray
+        Shape (n, dim), float64.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n, dim), float64; NaN in rows that are not finite.
+    """
+    vectors, lengths = _shortened(vectors)
+    units: npt.NDArray[np.float64] = vectors / np.where(lengths == 0, 1, lengths)[:, np.newaxis]
+    return units
+
+
+def _shortened(
+    vectors: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return rows and their lengths; rows longer than the largest float64 are shortened."""
+    lengths = lengths_of(vectors)
+    beyond = np.isinf(lengths)
+    if beyond.any():
+        vectors = np.where(beyond[:, np.newaxis], vectors * _SMALLER, vectors)
+        lengths = lengths_of(vectors)
+    return vectors, lengths
 
 
 def _spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from embmap import approximate
 from embmap.approximate import ApproximateIndex
-from embmap.exact_search import ExactSearch, Metric, checked_metric, lengths_of
+from embmap.exact_search import ExactSearch, Metric, checked_metric, units_of
 from embmap.matrix import Matrix
 from embmap.report import Progress
 
@@ -169,7 +169,7 @@ class Similarity:
         if len(asked[1]) != m or len(asked[2]) != m:
             raise ValueError(f"{m}, {len(asked[1])} and {len(asked[2])} words are no questions")
         together = [word for words in asked for word in words]
-        units = _units(self._vectors(file, together))
+        units = units_of(self._vectors(file, together))
         rows = file.find(together).reshape(3, m)
         excluded = [np.unique(part[part >= 0]) for part in rows.T]
         targets = units[m : 2 * m] - units[:m] + units[2 * m :]
@@ -191,7 +191,7 @@ class Similarity:
         float
             Between -1 and 1; 0 where a vector has no length.
         """
-        first, second = _units(self._vectors(file, [word1, word2]))
+        first, second = units_of(self._vectors(file, [word1, word2]))
         return min(max(float(first @ second), -1.0), 1.0)
 
     def _nearest(
@@ -208,7 +208,7 @@ class Similarity:
         if propose is None:
             found = self._search.nearest(vectors, n, checked_metric(metric), excluded)
         else:
-            rows = propose.candidates(_units(vectors), n, excluded)
+            rows = propose.candidates(units_of(vectors), n, excluded)
             found = self._search.scored(vectors, n, rows)
         return [self._named(rows, scores) for rows, scores in found]
 
@@ -270,13 +270,6 @@ class Similarity:
         found = np.array([row % self.n_rows for row in rows], np.int64)
         named = file.find(words) if words else np.empty(0, np.int64)
         return np.unique(np.concatenate((found, named[named >= 0])))
-
-
-def _units(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return vectors scaled to unit length; those of zeros stay zeros."""
-    lengths = lengths_of(vectors)
-    units: npt.NDArray[np.float64] = vectors / np.where(lengths > 0, lengths, 1)[:, np.newaxis]
-    return units
 
 
 def _beside(file: EmbeddingFile) -> Path:

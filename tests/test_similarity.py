@@ -2,10 +2,12 @@
 
 import ast
 import gc
+import math
 import pickle
 import re
 import threading
 import weakref
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -523,3 +525,65 @@ def test_the_snippets_of_the_document_run_and_say_what_they_return(tmp_path, mon
             else:
                 exec(ast.unparse(statement), names)
     assert n_checked >= 8
+
+
+HUGE = 1e308
+CORNERS = np.array(
+    [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, -1, -1], [-1, -1, -1, -1], [1, 1, 1, 0.5], [0, 0, 0, 0.1]]
+)
+EXTREME = {
+    "large": CORNERS * HUGE,
+    "small": CORNERS * 1e-300,
+    "mixed": CORNERS * [[HUGE], [1e-300], [1], [HUGE], [1e150], [1e-160]],
+}
+
+
+def exact_order(rows, query, metric):
+    """Rank rows with whole numbers of any length, and fractions."""
+    query = [Fraction(x) for x in query.tolist()]
+    keys = []
+    for row in rows.tolist():
+        row = [Fraction(x) for x in row]
+        dot = sum(a * b for a, b in zip(row, query, strict=True))
+        if metric == "dot":
+            keys.append(dot)
+        elif metric == "euclidean":
+            keys.append(-sum((a - b) ** 2 for a, b in zip(row, query, strict=True)))
+        else:  # the square of the cosine, with its sign
+            squares = sum(a * a for a in row) * sum(b * b for b in query)
+            keys.append((1 if dot > 0 else -1) * dot * dot / squares)
+    return sorted(range(len(rows)), key=lambda i: (-keys[i], i)), keys
+
+
+@pytest.mark.parametrize(
+    ("numbers", "metric"),
+    [
+        ("large", "cosine"),
+        ("large", "dot"),
+        ("large", "euclidean"),
+        ("small", "cosine"),
+        ("small", "euclidean"),
+        ("mixed", "cosine"),
+    ],
+)
+@pytest.mark.parametrize("n_copies", [1, 2000])
+def test_numbers_at_the_ends_of_float64_are_ranked_exactly(tmp_path, numbers, metric, n_copies):
+    rows = EXTREME[numbers]
+    stored = np.tile(rows, (n_copies, 1))
+    words = [f"w{i}" for i in range(len(stored))]
+    embmap.finalfusion.write(tmp_path / "a", words, stored)
+    with embmap.open(tmp_path / "a") as file:
+        for i, query in enumerate(rows):
+            found = file.most_similar(query, n=len(rows) * n_copies, metric=metric)
+            order, keys = exact_order(rows, query, metric)
+            assert [keys[near.row % len(rows)] for near in found] == sorted(
+                keys * n_copies, reverse=True
+            )
+            if metric == "cosine":
+                assert found[0].score == pytest.approx(1)
+                cosine = math.copysign(math.sqrt(abs(keys[order[-1]])), keys[order[-1]])
+                assert found[-1].score == pytest.approx(cosine)
+                assert file.similarity(words[i], words[i]) == pytest.approx(1)
+            assert not any(math.isnan(near.score) for near in found)
+            few = file.most_similar(query, n=2, metric=metric)
+            assert few == found[:2]
