@@ -63,6 +63,16 @@ def test_fasttext_words_are_means_with_their_ngrams(tmp_path):
         np.testing.assert_array_equal(np.asarray(file.vectors)[len(WORDS) :], matrix[len(WORDS) :])
 
 
+def test_a_fasttext_threshold_that_is_no_number_is_kept_as_text(tmp_path):
+    data = bytearray(fasttext()[0])
+    assert data[56:64] == struct.pack("<d", 1e-4)
+    data[56:64] = struct.pack("<d", float("nan"))
+    (tmp_path / "a.bin").write_bytes(data)
+    embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert file.metadata["sampling_threshold"] == "nan"
+
+
 def test_fasttext_vectors_agree_with_the_peers(tmp_path):
     peer = pytest.importorskip("finalfusion")
     gensim = pytest.importorskip("gensim.models.fasttext")
@@ -199,6 +209,12 @@ def npy(array):
     return stream.getvalue()
 
 
+def npz(array):
+    stream = io.BytesIO()
+    np.savez(stream, x=array)
+    return stream.getvalue()
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -210,16 +226,31 @@ def npy(array):
         npy(np.array([["a", "b"]])),
         npy(np.array([[None]], object)),
         b"\x93NUMPY\x01\x00\x05\x00[[[[[",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+        npy(np.eye(3)).replace(b"\x93NUMPY\x01", b"\x93NUMPY\x09"),
+        npy(np.eye(3)).replace(b"(3, 3)", b"(3if)"),
+        npy(np.eye(3)).replace(b"(3, 3)", b"(1e1)"),
+        npy(np.eye(3)).replace(b"'<f8'", b"'f99'"),
+        npy(np.eye(3)).replace(b"'<f8'", b"'\\d8'"),
+        npy(np.eye(3)).replace(b"'<f8'", b"'|O8'"),
+        npy(np.eye(3)).replace(b"'descr'", b"'shape'"),
+        npz(np.eye(3)),
     ],
 )
 def test_bad_npy_files_are_refused(tmp_path, data):
     (tmp_path / "a.npy").write_bytes(data)
     with pytest.raises(embmap.FormatError):
-        embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy")
+        embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy", input_format="npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", data)
     with pytest.raises(ValueError, match=r"npy|npz|numbers in two"):
         embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy", tensor="x")
+
+
+def test_npy_files_of_python_2_are_read(tmp_path):
+    (tmp_path / "a.npy").write_bytes(npy(np.eye(3)).replace(b"(3, 3), }  ", b"(3L, 3L), }"))
+    embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy")
+    assert np.load(tmp_path / "b.npy").tolist() == np.eye(3).tolist()
 
 
 def test_fortran_order_and_cut_archives(tmp_path):

@@ -199,6 +199,14 @@ def test_headers_that_nest_without_end_are_refused(tmp_path, depth):
         embmap.convert(tmp_path / "a.safetensors", tmp_path / "b.npy", input_format="safetensors")
 
 
+def test_a_condition_that_nests_without_end_finds_no_section(tmp_path):
+    embmap.cvc.write(tmp_path / "a.cvc", EYE)
+    done = embmap_command("get", tmp_path / "a.cvc", "--section", "x=" + "[" * 50_000)
+    assert done.returncode == 2
+    assert "no section" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("config", [b"[" * 100_000, b"[1]", b"{", b"\xff"])
 def test_a_damaged_configuration_is_named(tmp_path, config):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ from embmap.cli.output import (
 )
 from embmap.cli.over_time import dynamic_file, time_step
 from embmap.cli.serving import serve as serve_files
+from embmap.parsing import parse_json
 
 __all__ = ["app"]
 
@@ -175,7 +175,7 @@ def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[i
     rows = opened.section(**match)
     if not rows.size:  # numbers and truth values are written as JSON
         with contextlib.suppress(ValueError):
-            rows = opened.section(**{key: json.loads(text) for key, text in match.items()})
+            rows = opened.section(**{key: parse_json(text) for key, text in match.items()})
     if not rows.size:
         raise typer.BadParameter(f"no section has {', '.join(conditions)}")
     return [int(number) for number in rows]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
 from embmap.codecs.bfloat import BFloat16Matrix
 from embmap.conversion.rows import ArrayMatrix
-from embmap.errors import FormatError
+from embmap.errors import FormatError, TruncatedError
 from embmap.fields import FieldReader
 from embmap.mapping import MappedFile
 from embmap.matrix import Matrix, dense_matrix
@@ -32,6 +34,16 @@ SAFETENSORS_DTYPES = {
     "I8": "i1",
     "U8": "u1",
 }
+_LONGEST_NPY_HEADER = 10_000  # bytes, as numpy has it
+# A dict of three keys. Python 2 wrote an L behind the numbers of a shape.
+_NPY_FIELD = re.compile(
+    r"\s*+'(?P<key>descr|fortran_order|shape)'\s*+:\s*+"
+    r"(?P<value>'[<>=|]?[fiu][0-9]{1,2}'|True|False"
+    r"|\((?:\s*+[0-9]{1,19}+L?\s*+(?:,|(?=\))))*+\s*+\))\s*+(?:,|(?=\}))"
+)
+_NPY_HEADER = re.compile(
+    r"\s*+\{(?:" + re.sub(r"\?P<\w+>", "?:", _NPY_FIELD.pattern) + r")*+\s*+\}\s*+"
+)
 _LONGEST_HEADER = 100_000_000  # the most that the safetensors library accepts
 
 
@@ -57,22 +69,53 @@ def read_npy(path: Path, what: Path | None = None) -> Matrix:
     OSError
         When it cannot be read.
     """
-    where: dict[str, Any] = {"path": what or path, "format": "npy"}
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        if error.errno is None:  # numpy's own, about the bytes
-            raise FormatError(f"not an npy file: {error}", **where) from None
-        raise
-    except Exception as error:  # whatever numpy makes of damaged headers
-        raise FormatError(f"not an npy file: {error}", **where) from None
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]:
-        raise FormatError(
-            "vectors are numbers in two dimensions",
-            found=f"{array.dtype} of shape {array.shape}",
-            **where,
-        )
+    with path.open("rb") as stream:
+        try:
+            dtype, shape, order = _npy_header(stream)
+        except ValueError as error:
+            raise FormatError(str(error), path=what or path, format="npy") from None
+        needed = stream.tell() + math.prod(shape) * dtype.itemsize
+        nbytes = os.fstat(stream.fileno()).st_size
+        if needed > nbytes:
+            raise TruncatedError(
+                f"{dtype} of shape {shape} needs {needed} bytes, but the file has {nbytes}",
+                path=what or path,
+                format="npy",
+            )
+        array = np.memmap(stream, dtype, "r", stream.tell(), shape, order)
     return ArrayMatrix(array.view(np.ndarray))
+
+
+def _npy_header(
+    stream: IO[bytes],
+) -> tuple[np.dtype[Any], tuple[int, int], Literal["C", "F"]]:
+    """Return dtype, shape and order of an array of numbers in two dimensions; ValueError if none.
+
+    numpy takes the header for a part of a Python program, and parses it as such.
+    """
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError("not an npy file of version 1, 2 or 3")
+    width = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if length > _LONGEST_NPY_HEADER:
+        raise ValueError(
+            f"the header of an npy file has at most {_LONGEST_NPY_HEADER} bytes, not {length}"
+        )
+    text = stream.read(length).decode("latin-1")
+    if len(text) < length or not _NPY_HEADER.fullmatch(text):
+        raise ValueError(f"no header of an npy file of numbers: {text[:100]!r}")
+    fields = {found["key"]: found["value"] for found in _NPY_FIELD.finditer(text)}
+    if len(fields) < 3 or (fields["descr"][:1], fields["shape"][:1]) != ("'", "("):
+        raise ValueError(f"no header of an npy file of numbers: {text[:100]!r}")
+    try:
+        dtype = np.dtype(fields["descr"][1:-1])
+    except TypeError:
+        raise ValueError(f"numpy has no numbers of type {fields['descr']}") from None
+    shape = tuple(int(n) for n in re.findall("[0-9]+", fields["shape"]))
+    if len(shape) != 2 or not 1 <= shape[1] < 2**31:
+        raise ValueError(f"vectors are numbers in two dimensions, not {dtype} of shape {shape}")
+    return dtype, (shape[0], shape[1]), "F" if fields["fortran_order"] == "True" else "C"
 
 
 def read_npz(path: Path, name: str | None, spool: Path) -> Matrix:
@@ -122,14 +165,10 @@ def read_npz(path: Path, name: str | None, spool: Path) -> Matrix:
 def _is_matrix(archive: zipfile.ZipFile, member: str) -> bool:
     with archive.open(member) as stream:
         try:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0
-            if version != (1, 0):
-                read = np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(stream)
+            _npy_header(stream)
         except ValueError:
             return False
-    return len(shape) == 2 and dtype.kind in "fiu"
+    return True
 
 
 def _which(names: list[str], path: Path, name: str | None) -> str:

@@ -7,6 +7,7 @@ for. What labels a supervised model has are no words and are left alone.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any, cast
@@ -196,7 +197,9 @@ def _toml(arguments: dict[str, int], threshold: float) -> str:
     values["loss"] = _LOSSES.get(arguments["loss"], "unknown")
     values["model"] = _MODELS.get(arguments["model"], "unknown")
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
-    return "".join(lines) + f"{_ARGUMENTS[-1]} = {threshold!r}\n"
+    # TOML that embmap reads has only finite numbers.
+    stored = repr(threshold) if math.isfinite(threshold) else json.dumps(str(threshold))
+    return "".join(lines) + f"{_ARGUMENTS[-1]} = {stored}\n"
 
 
 class FastTextWords(Streamed):

@@ -103,9 +103,9 @@ class FinalfusionFile(EmbeddingFile):
         Raises
         ------
         FormatError
-            When they are not TOML, or beyond a bound: 1 MiB, 32 levels, 65536 keys and values,
-            finite numbers and integers of 64 bits. ``metadata_toml`` has them as
-            they are, unless they are too long.
+            When they are not TOML, are longer than 1 MiB, are nested deeper than 32 levels, have
+            more than 65536 keys and values, an integer of more than 64 bits, or a number that is
+            not finite. ``metadata_toml`` has them as they are, unless they are too long.
         """
         text = self.metadata_toml or ""
         try:
