@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.product import ProductMatrix
+from embmap.codecs.products import multiply, vecdot
 from embmap.codecs.threads import in_parallel, n_threads
 from embmap.matrix import Matrix
 
@@ -23,11 +24,8 @@ __all__ = ["ExactSearch", "Metric", "checked_metric", "lengths_of", "units_of"]
 Metric = Literal["cosine", "dot", "euclidean"]
 
 _BLOCK_NBYTES = 1 << 23
-_MATMUL_NBYTES = 1 << 24  # what BLAS is given at once
 _SCORES = 1 << 17  # scores of a block whose rows are multiplied where they lie
-_SCORES_ALONE = 1 << 20  # the same for BLAS, which begins each block with waking its threads
 _QUERIES = 512  # answered in one pass over the matrix
-_BY_ROW = 4  # queries up to which rows are multiplied one by one, in threads of ours
 _FEW = 24  # queries for which sums of table entries cost less than decoding rows
 _PARALLEL = 1 << 20  # multiplications from which a second thread pays
 _POOL = 1 << 12  # candidates that are kept without looking whether they are still needed
@@ -156,16 +154,13 @@ class ExactSearch:
         in_place = self._in_place(matrix)
         scan: _Scan
         if isinstance(matrix, ProductMatrix) and m <= _FEW:
-            scan, row_nbytes, alone = _ProductScan(matrix, units), matrix.codes.shape[1], False
+            scan, row_nbytes = _ProductScan(matrix, units), matrix.codes.shape[1]
         else:
-            # BLAS has threads of its own, which get in the way of ours.
-            alone = m > _BY_ROW or (m == 1 and in_place)
-            scan = _DenseScan(matrix, units, alone)
+            scan = _DenseScan(matrix, units)
             row_nbytes = max(matrix.shape[1] * self._dtype.itemsize, 1)
-        block_nbytes = _MATMUL_NBYTES if alone else _BLOCK_NBYTES
-        per_block = max(block_nbytes // max(row_nbytes, 4 * m), 64)
-        if in_place and m <= _BY_ROW:
-            per_block = max((_SCORES_ALONE if alone else _SCORES) // m, 64)
+        per_block = max(_BLOCK_NBYTES // max(row_nbytes, 4 * m), 64)
+        if in_place:
+            per_block = max(_SCORES // m, 64)
         left_out = _LeftOut(excluded)
 
         def work(span: tuple[int, int]) -> None:
@@ -180,7 +175,7 @@ class ExactSearch:
                     ranking.consider(start, scores, slack)
 
         n_spans = 4 * n_threads() if n_rows * matrix.shape[1] * m >= _PARALLEL else 1
-        in_parallel(work, _spans(n_rows, per_block, 1 if alone else n_spans))
+        in_parallel(work, _spans(n_rows, per_block, n_spans))
         if n_rows == self._n_rows:
             self._lengths = lengths
         return ranking.settled()
@@ -327,7 +322,7 @@ class _Ranking:
         with np.errstate(all="ignore"):
             if self._metric == "cosine":
                 vectors, lengths = _shortened(vectors)
-                cosines = np.vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
+                cosines = vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
                 scores = np.clip(cosines, -1, 1)
                 return scores
             queries = self._queries[which] * factor
@@ -348,7 +343,7 @@ class _Ranking:
         """Return minus the distances of pairs, or their dot products."""
         if self._metric == "euclidean":
             return -lengths_of(vectors - queries)
-        return cast("npt.NDArray[np.float64]", np.vecdot(vectors, queries))
+        return cast("npt.NDArray[np.float64]", vecdot(vectors, queries))
 
     def _as_scanned(
         self, which: npt.NDArray[np.int64], exact: npt.NDArray[np.float64]
@@ -385,10 +380,9 @@ class _Scan(Protocol):
 class _DenseScan:
     """Multiplies rows as they are handed out; never more than a block of them."""
 
-    def __init__(self, matrix: Matrix, units: npt.NDArray[Any], by_blas: bool) -> None:
+    def __init__(self, matrix: Matrix, units: npt.NDArray[Any]) -> None:
         self._matrix = matrix
         self._units = units
-        self._by_blas = by_blas
 
     def block(
         self, start: int, stop: int, measure: bool
@@ -396,13 +390,7 @@ class _DenseScan:
         rows = self._matrix[start:stop]
         # A copy of the block where it is no array that BLAS takes.
         rows = np.require(rows, self._units.dtype, ["A"])
-        if not self._by_blas:
-            products = np.vecdot(rows, self._units[:, np.newaxis])
-        elif len(self._units) == 1:
-            products = np.matmul(rows, self._units[0])[np.newaxis]
-        else:
-            products = np.matmul(self._units, rows.T)
-        return products, lengths_of(rows) if measure else None
+        return multiply(self._units, rows), lengths_of(rows) if measure else None
 
 
 class _ProductScan:
@@ -451,7 +439,7 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
         that are not finite.
     """
     with np.errstate(all="ignore"):
-        squares = np.vecdot(vectors, vectors)
+        squares = vecdot(vectors, vectors)
         lengths = np.sqrt(squares)
         # Squares of small or large numbers vanish or overflow where their root would not.
         wrong = np.flatnonzero(~((squares > _LOW**2) & (squares < _HIGH**2)))
@@ -459,7 +447,7 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
             rows = vectors[wrong].astype(np.float64)
             largest = np.abs(rows).max(axis=1, initial=0)
             scaled = rows / np.where(largest > 0, largest, 1)[:, np.newaxis]
-            lengths[wrong] = np.sqrt(np.vecdot(scaled, scaled)) * largest
+            lengths[wrong] = np.sqrt(vecdot(scaled, scaled)) * largest
     return cast("npt.NDArray[Any]", lengths)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from embmap.errors import StaleIndexError, StaleIndexWarning
+from embmap.forking import process_lock
 from embmap.index_file import SUFFIX, IndexFile
 from embmap.mapping import Backend, MappedFile
-from embmap.process_lock import ProcessLock
 from embmap.records import Records
 from embmap.word_index import WordIndex
 
@@ -39,7 +39,7 @@ class IndexSource:
 
     def __init__(self, file: MappedFile, choice: IndexChoice) -> None:
         self._file = file
-        self._lock = ProcessLock()
+        self._lock = process_lock()
         self._index_file: IndexFile | None = None
         self._automatic = choice == "auto"
         self._pending = self._automatic

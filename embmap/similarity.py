@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from embmap import approximate
 from embmap.approximate import ApproximateIndex
+from embmap.codecs.products import vecdot
 from embmap.exact_search import ExactSearch, Metric, checked_metric, units_of
 from embmap.matrix import Matrix
 from embmap.report import Progress
@@ -192,7 +193,7 @@ class Similarity:
             Between -1 and 1; 0 where a vector has no length.
         """
         first, second = units_of(self._vectors(file, [word1, word2]))
-        return min(max(float(first @ second), -1.0), 1.0)
+        return min(max(float(vecdot(first, second)), -1.0), 1.0)
 
     def _nearest(
         self,

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, StaleIndexError
+from embmap.forking import process_lock
 from embmap.index_file import MappedWordIndex
 from embmap.index_source import IndexSource
 from embmap.mapping import MappedFile
-from embmap.process_lock import ProcessLock
 from embmap.records import Records, scan
 from embmap.word_index import WordIndex
 
@@ -65,7 +65,7 @@ class Vocabulary(Sequence[str]):
         self._index: WordIndex | None = None
         self._asked_source = False
         self._n_scans = 0
-        self._lock = ProcessLock()
+        self._lock = process_lock()
         if source.required:  # say at once that it does not match
             self._mapped_index()
 

@@ -67,9 +67,7 @@ def agrees(found, expected, tolerance=1e-9):
 def small_blocks(monkeypatch):
     """Many blocks and many spans in a small matrix."""
     monkeypatch.setattr(exact_search, "_BLOCK_NBYTES", 1 << 12)
-    monkeypatch.setattr(exact_search, "_MATMUL_NBYTES", 1 << 13)
     monkeypatch.setattr(exact_search, "_SCORES", 200)
-    monkeypatch.setattr(exact_search, "_SCORES_ALONE", 300)
     monkeypatch.setattr(exact_search, "_PARALLEL", 1)
     monkeypatch.setattr(exact_search, "_POOL", 8)
     monkeypatch.setenv("EMBMAP_THREADS", "3")
@@ -106,7 +104,6 @@ def test_results_do_not_depend_on_blocks_threads_or_company(tmp_path, monkeypatc
     for nbytes, threads in ((1 << 12, "1"), (1 << 13, "4"), (1 << 23, "2")):
         monkeypatch.setattr(exact_search, "_BLOCK_NBYTES", nbytes)
         monkeypatch.setattr(exact_search, "_SCORES", nbytes >> 6)
-        monkeypatch.setattr(exact_search, "_SCORES_ALONE", nbytes >> 5)
         monkeypatch.setattr(exact_search, "_PARALLEL", 1)
         monkeypatch.setenv("EMBMAP_THREADS", threads)
         with dense(tmp_path, rows, backend) as file:

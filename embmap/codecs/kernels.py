@@ -2,7 +2,8 @@
 
 numba costs a third of a second to import, so it is loaded only once the work asked for so far would
 have paid for it. The environment variable EMBMAP_KERNELS decides otherwise: "numpy" never loads it,
-"numba" loads it at once and insists on it. Both give identical results.
+"numba" loads it at once and insists on it. Both give identical results. A child forked in the
+middle of loading stays with numpy.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ CHOICE = os.environ.get("EMBMAP_KERNELS", "")
 _done = 0
 _jit: ModuleType | None = None
 _failed = False
+_importing = False
+_cut_off = False
+
+
+def _note_cut_off() -> None:
+    global _cut_off
+    _cut_off = _cut_off or _importing
+
+
+if hasattr(os, "register_at_fork"):
+    # A child forked while another thread imports numba would wait for ever to import it.
+    os.register_at_fork(after_in_child=_note_cut_off)
 
 
 def jit_for(n_operations: int) -> ModuleType | None:
@@ -43,8 +56,8 @@ def jit_for(n_operations: int) -> ModuleType | None:
     ValueError
         When EMBMAP_KERNELS is neither "numpy" nor "numba".
     """
-    global _done, _jit, _failed
-    if _jit is not None or CHOICE == "numpy":
+    global _done, _jit, _failed, _importing
+    if _jit is not None or CHOICE == "numpy" or _cut_off:
         return _jit
     if CHOICE not in ("", "numba"):
         raise ValueError(f"EMBMAP_KERNELS must be 'numpy' or 'numba', not {CHOICE!r}")
@@ -53,6 +66,7 @@ def jit_for(n_operations: int) -> ModuleType | None:
         if _failed or _done < _WORTH_LOADING:
             return None
     try:
+        _importing = True
         from embmap.codecs import jit
     except ImportError as error:
         _failed = True
@@ -61,5 +75,7 @@ def jit_for(n_operations: int) -> ModuleType | None:
                 "EMBMAP_KERNELS=numba needs numba: pip install 'embmap[jit]'"
             ) from error
         return None
+    finally:
+        _importing = False
     _jit = jit
     return jit

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs import kernels
+from embmap.codecs.products import multiply, vecdot
 from embmap.errors import FormatError
 from embmap.matrix import Matrix
 
@@ -70,7 +71,9 @@ def reconstruct(
             rows = out[start : start + len(block)].reshape(len(block), q, part)
             centroids.take(block + bases, axis=0, out=rows, mode="clip")
     if projection is not None:
-        np.matmul(out, projection.T, out=out)
+        for start in range(0, len(codes), _BLOCK_ROWS):
+            turned = out[start : start + _BLOCK_ROWS]
+            turned[...] = multiply(turned, projection)
     if norms is not None:
         out *= norms[:, np.newaxis]
     return out
@@ -99,13 +102,15 @@ def distance_tables(
     numpy.ndarray
         Shape (n, q, k), float32.
     """
-    q, _, part = codebooks.shape
+    q, k, part = codebooks.shape
     vectors = vectors.astype(np.float32, copy=False)
     if projection is not None:
-        vectors = vectors @ projection
-    parts = vectors.reshape(len(vectors), q, part).transpose(1, 2, 0)
-    tables: npt.NDArray[np.float32] = np.matmul(codebooks, parts)
-    return np.ascontiguousarray(tables.transpose(2, 0, 1))
+        vectors = multiply(vectors, projection.T)
+    parts = vectors.reshape(len(vectors), q, part)
+    tables = np.empty((len(vectors), q, k), np.float32)
+    for j, centroids in enumerate(codebooks):
+        tables[:, j] = multiply(parts[:, j], centroids)
+    return tables
 
 
 def table_sums(
@@ -342,7 +347,7 @@ class ProductMatrix(Matrix):
         """
         codebooks, projection = self._decoding_tables()
         if self._squares is None:
-            squares = np.vecdot(codebooks, codebooks, dtype=np.float64)
+            squares = vecdot(codebooks, codebooks, dtype=np.float64)
             # Sums of these are exact enough where no square vanished or overflowed.
             plain = bool((squares < 1e30).all() and ((squares > 1e-30) | (squares == 0)).all())
             self._turns = plain and (projection is None or _is_rotation(projection))
@@ -354,7 +359,7 @@ class ProductMatrix(Matrix):
                 lengths *= np.abs(self._norms[start:stop][:, 0])
             return lengths
         rows = self._span(start, stop)
-        lengths = np.sqrt(np.vecdot(rows, rows, dtype=np.float64)).astype(np.float32)
+        lengths = np.sqrt(vecdot(rows, rows, dtype=np.float64)).astype(np.float32)
         return lengths
 
     def _sums(
@@ -382,4 +387,4 @@ class ProductMatrix(Matrix):
 def _is_rotation(projection: npt.NDArray[np.float32]) -> bool:
     """Whether a projection leaves lengths as they are, but for rounding."""
     wide = projection.astype(np.float64)
-    return bool(np.linalg.norm(wide.T @ wide - np.eye(len(wide))) < 1e-5)
+    return bool(np.square(multiply(wide.T, wide.T) - np.eye(len(wide))).sum() < 1e-10)

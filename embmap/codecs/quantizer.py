@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from embmap.blocks import Blocks, blocks_of, counted
 from embmap.codecs.product import Quantized, reconstruct
+from embmap.codecs.products import multiply, vecdot
 from embmap.codecs.segments import normalize
 from embmap.codecs.threads import in_parallel
 from embmap.matrix import Matrix
@@ -28,7 +29,7 @@ SAMPLES_PER_CENTROID = 256
 """Rows that a centroid is learned from: more of them hardly change it."""
 
 _SEEDS_PER_CENTROID = 16  # rows that the first centroids are chosen among
-_PRODUCTS = 1 << 18  # multiplications at once: BLAS does as many without threads of its own
+_DISTANCES = 1 << 18  # computed at once, so that they stay in the second-level cache
 _ENCODED = 1 << 14  # rows of a block that is encoded, at the most
 _BLOCK_NBYTES = 1 << 22
 _IN_MEMORY = 1 << 24  # bytes of an array that is not worth a temporary file
@@ -147,7 +148,7 @@ def _quantize(
         part = slice(start, start + len(block))
         if lengths is not None:
             lengths[part] = norms
-        codes[part] = encode(rows if turn is None else rows @ turn, codebooks)
+        codes[part] = encode(rows if turn is None else multiply(rows, turn.T), codebooks)
         start += len(block)
     return Quantized(codes, codebooks, turn, lengths)
 
@@ -228,7 +229,7 @@ def train(
     if projection is not None:
         turn = _allocated(rows, q)
         turned, decoded = (_scratch((n, d), np.float32) for _ in range(2))
-        np.matmul(rows, turn, out=turned)
+        multiply(rows, turn.T, out=turned)
 
     def each_part(work: Callable[[int, npt.NDArray[np.float32]], None]) -> None:
         parts = turned.reshape(n, q, -1)
@@ -249,9 +250,9 @@ def train(
             each_part(refine(_STEPS))
             reconstruct(encode(turned, codebooks), codebooks, out=decoded)
             # The rotation that brings rows closest to what they decode to (Procrustes).
-            left, _, right = np.linalg.svd((rows.T @ decoded).astype(np.float64))
-            turn = (left @ right).astype(np.float32)
-            np.matmul(rows, turn, out=turned)
+            left, _, right = np.linalg.svd(multiply(rows.T, decoded.T).astype(np.float64))
+            turn = multiply(left, right.T).astype(np.float32)
+            multiply(rows, turn.T, out=turned)
             if progress is not None:
                 progress("turning the projection", done, iterations)
     each_part(refine(iterations))
@@ -288,7 +289,7 @@ def first_centroids(
     nearest = np.full(n, np.inf, np.float32)
     for i in range(1, k):
         away = rows - rows[chosen[i - 1]]
-        np.minimum(nearest, np.vecdot(away, away), out=nearest)
+        np.minimum(nearest, vecdot(away, away), out=nearest)
         sums = np.cumsum(nearest, dtype=np.float64)
         if sums[-1] > 0:
             chosen[i] = min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), n - 1)
@@ -333,7 +334,7 @@ def kmeans(
         empty = np.flatnonzero(counts == 0)
         if empty.size:
             away = rows - centroids[codes]
-            distances = np.vecdot(away, away)
+            distances = vecdot(away, away)
             far = np.argsort(-distances, kind="stable")[: empty.size]
             far = far[distances[far] > _TINY * max(float(distances.max()), _TINY)]
             centroids[empty[: far.size]] = rows[far]
@@ -374,14 +375,14 @@ def _nearest(
     """Return the number of the centroid nearest to each row: shape (n,), int64."""
     codes = np.empty(len(rows), np.int64)
     # The squared distances, but for the length of the row, as one product.
-    squares = np.vecdot(centroids, centroids)[:, np.newaxis]
-    columns = np.ascontiguousarray(np.concatenate((-2 * centroids, squares), axis=1).T)
-    at_once = max(_PRODUCTS // columns.size, 16)
+    squares = vecdot(centroids, centroids)[:, np.newaxis]
+    columns = np.concatenate((-2 * centroids, squares), axis=1)
+    at_once = max(_DISTANCES // len(columns), 16)
     ones = np.ones((at_once, 1), np.float32)
     for start in range(0, len(rows), at_once):
         block = rows[start : start + at_once]
         wide = np.concatenate((block, ones[: len(block)]), axis=1)
-        distances = np.matmul(wide, columns)
+        distances = multiply(wide, columns)
         np.argmin(distances, axis=1, out=codes[start : start + at_once])
     return codes
 
@@ -395,7 +396,7 @@ def _allocated(rows: npt.NDArray[np.float32], q: int) -> npt.NDArray[np.float32]
     wide = _scratch(rows.shape, np.float64)
     wide[...] = rows
     d = rows.shape[1]
-    values, axes = np.linalg.eigh(wide.T @ wide / len(rows))
+    values, axes = np.linalg.eigh(multiply(wide.T, wide.T) / len(rows))
     parts: list[list[int]] = [[] for _ in range(q)]
     # As multiples of the smallest, or small numbers would pile up in one part.
     logs = np.log(np.maximum(values / max(float(values[-1]), _TINY), 1e-9))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs import kernels
+from embmap.codecs.products import vecdot
 from embmap.matrix import Matrix
 
 __all__ = ["normalize", "segment_sums"]
@@ -86,7 +87,7 @@ def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
         Shape (n,), of the same dtype: the lengths the rows had.
     """
     # Squares of large or small float32 numbers only fit into float64.
-    squares = np.vecdot(vectors, vectors, dtype=np.float64)
+    squares = vecdot(vectors, vectors, dtype=np.float64)
     lengths: npt.NDArray[Any] = np.sqrt(squares).astype(vectors.dtype)
     # Divided by the smallest number, a row of zeros stays what it is.
     vectors /= np.maximum(lengths, _TINY)[:, np.newaxis]

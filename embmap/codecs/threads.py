@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from weakref import WeakSet
+
+from embmap.forking import process_lock
 
 __all__ = ["in_parallel", "n_threads"]
 
@@ -36,20 +41,83 @@ def n_threads() -> int:
 def in_parallel(function: Callable[[T], None], pieces: Sequence[T]) -> None:
     """Call a function with each of some pieces of work, as many at once as there are threads.
 
+    Callers in several threads share these threads: a caller that finds none free works alone.
+
     Parameters
     ----------
     function : callable
-        What to do; its first exception is raised here.
+        What to do; of its exceptions the one about the first piece is raised here.
     pieces : sequence
         What to do it with.
     """
-    workers = min(n_threads(), len(pieces))
-    if workers < 2:
-        for piece in pieces:
-            function(piece)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # costs as much as all of embmap to import
+    share = _Share()
+    try:
+        if share.taken(len(pieces)) < 2:
+            for piece in pieces:
+                function(piece)
+            return
+        _share_out(function, pieces, share.n)
+    finally:
+        share.n = 0
 
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(function, pieces):
-            pass
+
+def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> None:
+    """Work through pieces in this thread and in more of them, `n` in all."""
+    left = deque(enumerate(pieces))
+    errors: dict[int, BaseException] = {}
+
+    def work() -> None:
+        while True:
+            try:
+                i, piece = left.popleft()
+            except IndexError:
+                return
+            try:
+                function(piece)
+            except BaseException as error:
+                errors[i] = error
+                left.clear()
+
+    threads = [threading.Thread(target=work) for _ in range(n - 1)]
+    try:
+        for thread in threads:
+            thread.start()
+        work()
+    finally:
+        left.clear()  # when it is interrupted; else nothing is left
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if errors:
+        error = errors[min(errors)]  # pieces begin in order, so that no earlier one failed
+        errors.clear()
+        try:
+            raise error
+        finally:
+            del error  # or it would keep itself alive, and with it this frame
+
+
+class _Share:
+    """How many threads a call keeps busy."""
+
+    __slots__ = ("__weakref__", "n")
+
+    def __init__(self) -> None:
+        self.n = 0
+        with _lock:
+            _shares.add(self)
+
+    def taken(self, wanted: int) -> int:
+        """Take as many threads as are wanted and free, and its own in any case."""
+        n = n_threads()
+        with _lock:
+            busy = sum(share.n for share in _shares)
+            self.n = max(min(n - busy, wanted), 1)
+        return self.n
+
+
+_lock = process_lock()
+_shares: WeakSet[_Share] = WeakSet()  # weak: what an interrupt keeps a call from giving back
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shares.clear)  # the calls of threads that are not there

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from embmap.codecs.ans import DecodeTables, decode
 from embmap.codecs.difference_tree import ancestry, levels, restore
 from embmap.errors import FormatError
+from embmap.forking import process_lock
 from embmap.formats.dwe.layout import FORMAT, DweLayout, Entries, entries_of, model_of
 from embmap.mapping import MappedFile
-from embmap.process_lock import ProcessLock
 
 __all__ = ["Groups"]
 
@@ -74,7 +74,7 @@ class Groups:
         self._cached_nbytes = 0
         self._tables: DecodeTables | None = None
         self._models: dict[int, int] = {}  # where each step's model is in the tables
-        self._lock = ProcessLock()
+        self._lock = process_lock()
 
     @property
     def cache_nbytes(self) -> int:

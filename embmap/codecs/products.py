@@ -1,0 +1,100 @@
+"""Products of vectors and matrices that BLAS computes in the thread that asks for them.
+
+BLAS shares a large product out among threads of its own. Many threads that ask at once then get in
+each other's way, and a child forked meanwhile waits for ever for a lock that one of them held. So
+large products are cut into pieces below the sizes from which BLAS does that, and
+:mod:`embmap.codecs.threads` shares out what is worth it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.forking import delaying_forks
+
+__all__ = ["multiply", "vecdot"]
+
+_PRODUCTS = 1 << 18  # multiplications up to which OpenBLAS multiplies matrices in one thread
+_LONGEST = 1 << 13  # elements of a dot product: OpenBLAS takes 10000 in one thread
+_DEEPEST = 1 << 11  # the same for products of matrices, which are slower with few rows in a piece
+_FEW = 4  # rows on the left that are cheaper as dot products
+
+
+def vecdot(
+    left: npt.NDArray[Any], right: npt.NDArray[Any], *, dtype: npt.DTypeLike | None = None
+) -> npt.NDArray[Any]:
+    """Return the dot products of vectors along the last axis, as :func:`numpy.vecdot` does.
+
+    Parameters
+    ----------
+    left, right : numpy.ndarray
+        Shapes (..., k) that fit each other, float32 or float64.
+    dtype : dtype-like, optional
+        What to compute in; their own by default.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (...).
+    """
+    products = np.vecdot(left[..., :_LONGEST], right[..., :_LONGEST], dtype=dtype)
+    for first in range(_LONGEST, left.shape[-1], _LONGEST):
+        part = slice(first, first + _LONGEST)
+        products = products + np.vecdot(left[..., part], right[..., part], dtype=dtype)
+    return cast("npt.NDArray[Any]", products)
+
+
+def multiply(
+    left: npt.NDArray[Any], right: npt.NDArray[Any], *, out: npt.NDArray[Any] | None = None
+) -> npt.NDArray[Any]:
+    """Return the dot products of all rows of two matrices: ``left @ right.T``.
+
+    Parameters
+    ----------
+    left, right : numpy.ndarray
+        Shapes (m, k) and (n, k), of the same dtype: float32 or float64.
+    out : numpy.ndarray, optional
+        Shape (m, n), of that dtype: where to put them.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (m, n), of that dtype: a new array, or `out`.
+    """
+    m, k = left.shape
+    products = np.empty((m, len(right)), left.dtype) if out is None else out
+    if m <= _FEW:
+        products[...] = vecdot(right, left[:, np.newaxis])
+        return products
+    # A piece of four or five times as many rows on the left as on the right is multiplied fastest.
+    room = _PRODUCTS // max(min(k, _DEEPEST), 1)
+    n_pieces = -(-m // math.isqrt(5 * room))
+    per_piece = -(-m // n_pieces)
+    # BLAS takes a lock for its buffers, which the child of a fork would find locked.
+    with delaying_forks():
+        for first in range(0, m, per_piece):
+            rows = slice(first, first + per_piece)
+            _multiply(left[rows, :_DEEPEST], right[:, :_DEEPEST], products[rows])
+            for column in range(_DEEPEST, k, _DEEPEST):
+                part = slice(column, column + _DEEPEST)
+                more = np.empty_like(products[rows])
+                _multiply(left[rows, part], right[:, part], more)
+                products[rows] += more
+    return products
+
+
+def _multiply(left: npt.NDArray[Any], right: npt.NDArray[Any], products: npt.NDArray[Any]) -> None:
+    """Multiply a few rows with all others, as many of these at once as stay in one thread."""
+    m, k = left.shape
+    at_once = max(_PRODUCTS // max(m * k, 1), 1)
+    n_whole = len(right) // at_once
+    end = n_whole * at_once
+    # A stack of products, so that the loop over them is numpy's.
+    stack = right[:end].reshape(n_whole, at_once, k).transpose(0, 2, 1)
+    np.matmul(left, stack, out=products[:, :end].reshape(m, n_whole, at_once).swapaxes(0, 1))
+    if end < len(right):
+        np.matmul(left, right[end:].T, out=products[:, end:])

@@ -1,0 +1,189 @@
+"""Searches and look-ups from many threads, in forked children and under interrupts."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import embmap
+from embmap.finalfusion import Quantized
+
+GENEROUS = 60  # seconds; what takes longer hangs
+RNG = np.random.default_rng(5)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+# Whoever forks while threads run is told so by newer Pythons.
+forks_with_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+@pytest.fixture
+def path(tmp_path):
+    rows = RNG.standard_normal((6000, 200)).astype("f4")
+    return embmap.finalfusion.write(tmp_path / "a.fifu", [f"w{i}" for i in range(6000)], rows)
+
+
+def ends_well(child):
+    """Whether a child exits with 0; one that hangs is killed."""
+    deadline = time.monotonic() + GENEROUS
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def fork(work):
+    """Fork a child that does something and exits with 0 if it raises nothing."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+@forks
+@forks_with_threads
+@pytest.mark.parametrize("m", [1, 16])
+def test_children_forked_while_threads_search_search_too(path, m):
+    with embmap.open(path) as file:
+        queries = file.vectors[:m]
+        expected = file.most_similar(queries)
+        stop = threading.Event()
+
+        def search():
+            while not stop.is_set():
+                file.most_similar(queries)
+
+        def answer():
+            assert file.most_similar(queries) == expected
+
+        threads = [threading.Thread(target=search) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert all(ends_well(fork(answer)) for _ in range(20))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+TASKS = """
+import os, sys, threading
+import numpy as np
+import embmap
+
+def n_tasks():
+    return len(os.listdir("/proc/self/task"))
+
+before = n_tasks()
+with embmap.open(sys.argv[1]) as file:
+    most = []
+    for m in (1, 3, 16):
+        queries = file.vectors[:m]
+        done = threading.Event()
+
+        def watch():
+            while not done.is_set():
+                most.append(n_tasks())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for _ in range(20):
+            file.most_similar(queries)
+        done.set()
+        watcher.join()
+print(before, max(most), n_tasks())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="/proc lists threads on Linux")
+def test_a_search_starts_no_threads_but_ours(path):
+    # A library imported later starts its threads with its first large product.
+    environment = os.environ | {"EMBMAP_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}
+    command = [sys.executable, "-c", "import os; os.fork() or os._exit(0); os.wait()\n" + TASKS]
+    found = subprocess.run(
+        [*command, path], env=environment, capture_output=True, text=True, timeout=GENEROUS
+    )
+    before, most, after = map(int, found.stdout.split())
+    assert most == before + 1  # the one that counts
+    assert after == before
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals")
+def test_an_interrupt_leaves_no_lock_behind(path):
+    words = [f"w{i}" for i in range(5)]
+
+    def interrupt(*_):
+        raise Interrupted
+
+    with embmap.open(path) as file:
+        expected = file.find(words).tolist()
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for i in range(2000):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, (20 + i % 50) * 1e-6)
+                    for _ in range(100_000):
+                        file.find(words)
+                except Interrupted:
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        found = []
+        other = threading.Thread(target=lambda: found.extend(file.find(words)), daemon=True)
+        other.start()
+        other.join(GENEROUS)
+        assert found == expected
+
+
+IMPORTING = """
+import os, signal, sys, threading
+import embmap
+
+with embmap.open(sys.argv[1]) as file:
+    thread = threading.Thread(target=file.most_similar, args=("w0",))
+    thread.start()
+    while "numba" not in sys.modules:
+        pass
+    child = os.fork()
+    if not child:
+        signal.alarm(int(sys.argv[2]))  # ends it if it hangs
+        file.most_similar("w1")
+        os._exit(0)
+    thread.join()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@forks
+def test_a_child_forked_while_a_thread_imports_numba_goes_on(tmp_path):
+    pytest.importorskip("numba")
+    codes = RNG.integers(0, 4, (50, 2), np.uint8)
+    quantized = Quantized(codes, RNG.standard_normal((2, 4, 3)).astype("f4"), None, None)
+    words = [f"w{i}" for i in range(50)]
+    path = embmap.finalfusion.write(tmp_path / "q.fifu", words, None, quantized=quantized)
+    command = [sys.executable, "-W", "ignore", "-c", IMPORTING, path, str(GENEROUS)]
+    found = subprocess.run(
+        command,
+        env=os.environ | {"EMBMAP_KERNELS": "numba"},
+        capture_output=True,
+        text=True,
+        timeout=2 * GENEROUS,
+    )
+    assert found.stdout == "0\n", found.stderr
