@@ -98,30 +98,25 @@ class IndexSource:
                     try:
                         self._index_file = self._open()
                     except StaleIndexError as error:
-                        self.ignore(error)
+                        self.warn(error)
         if self._index_file is None:
             return None
         try:
             return self._index_file.table(number, records)
         except StaleIndexError as error:
-            self.ignore(error)
+            if self.required:
+                raise
+            self.warn(error)
             return None
 
-    def ignore(self, error: StaleIndexError) -> None:
-        """Go on without the index file, with a warning; raise instead when it is required.
+    def warn(self, error: StaleIndexError) -> None:
+        """Go on without the index file, with a warning.
 
         Parameters
         ----------
         error : StaleIndexError
             What is wrong with it.
-
-        Raises
-        ------
-        StaleIndexError
-            When the index is required.
         """
-        if self.required:
-            raise error
         self._index_file = None
         warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
 

@@ -313,6 +313,8 @@ class Vocabulary(Sequence[str]):
             try:
                 index.check_starts(first, last)
             except StaleIndexError as error:
+                if self.source.required:
+                    raise
                 self._drop_index(index, error)
                 starts = self.starts
         return starts[first : last + 1].astype(np.int64)
@@ -429,15 +431,17 @@ class Vocabulary(Sequence[str]):
         try:
             index.confirm_miss(word)
         except StaleIndexError as error:
+            if self.source.required:
+                raise
             self._drop_index(index, error)
             return self.find_row(word)
         return -1
 
     def _drop_index(self, index: MappedWordIndex, error: StaleIndexError) -> None:
-        """Go on without an index file, or raise when it is required."""
+        """Go on without an index file."""
         with self._lock:
             if self._index is index:  # else another thread has dropped it
-                self.source.ignore(error)
+                self.source.warn(error)
                 self._index = self._starts = None
                 del self.find_row  # the method again
 

@@ -1,5 +1,6 @@
 """The face that every file shares, as a user meets it."""
 
+import contextlib
 import copy
 import gc
 import multiprocessing
@@ -8,6 +9,7 @@ import pickle
 import sys
 import threading
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -423,6 +425,57 @@ def test_paths_mean_what_they_meant_when_the_file_was_opened(path, monkeypatch, 
         monkeypatch.chdir(elsewhere)
         assert file.build_index() == tmp_path / "plain.fifu.embx"
         assert pickle.loads(pickle.dumps(file)).path == path
+
+
+def finalfusion_file(path):
+    indexer = embmap.subwords.BucketIndexer(3, 6, 4)
+    return embmap.finalfusion.write(path, ["a", "b"], np.ones((18, 2), "f4"), subwords=indexer)
+
+
+WRITERS = {
+    "finalfusion": finalfusion_file,
+    "embd": lambda path: embmap.embd.write(path, {"a": np.ones((3, 2), "f4")}),
+    "cvc": lambda path: embmap.cvc.write(path, np.ones((3, 2), "f4")),
+    "dwe blocks": lambda path: embmap.dwe.write(
+        path, np.arange(8).reshape(2, 2, 2), scale=1, group=1, layout="blocks"
+    ),
+    "dwe stream": lambda path: embmap.dwe.write(
+        path, np.arange(8).reshape(2, 2, 2), scale=1, group=1, layout="stream"
+    ),
+}
+
+
+class Local:
+    """Something that the caller of embmap has in a variable."""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
+@pytest.mark.parametrize("kind", WRITERS)
+def test_opening_keeps_neither_descriptors_nor_what_the_caller_has(tmp_path, kind, backend):
+    path = WRITERS[kind](tmp_path / "a")
+    data = path.read_bytes()
+
+    def open_and_close():
+        local = Local()
+        with contextlib.suppress(embmap.EmbmapError), embmap.open(path, backend=backend):
+            pass
+        return weakref.ref(local)
+
+    n_fields = 12  # 32-bit numbers at the start of the file, each of them wrong in turn
+    variants = [data, data[: len(data) // 2], data[:16]]
+    for i in range(n_fields):
+        variants += [data[: 4 * i] + wrong + data[4 * i + 4 :] for wrong in (bytes(4), b"\xff" * 4)]
+    open_and_close()
+    gc.collect()
+    gc.disable()
+    try:
+        for variant in variants:
+            path.write_bytes(variant)
+            before = len(os.listdir("/proc/self/fd"))
+            assert open_and_close()() is None
+            assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")

@@ -161,13 +161,13 @@ def parse(file: MappedFile, layout: str | None = None) -> DweLayout:
             read = _blocks if name == "blocks" else _stream
             found.append(_justified(file, read(file, header)))
         except FormatError as error:
-            reasons.append(error)
+            reasons.append(error.with_traceback(None))  # which would keep this frame and callers'
     if len(found) == 2:
         found, reasons = _checked(file, found)
     if len(found) == 1:
         return found[0]
     if len(reasons) == 1:
-        raise reasons[0]
+        raise reasons.pop()  # not by a name of this frame, which the error would keep alive
     if found:
         raise FormatError(
             "can be read as blocks and as a stream; choose with layout=",
@@ -324,7 +324,7 @@ def _checked(
                 entries_of(file, layout, np.array([t]), np.arange(layout.n_groups))
             valid.append(layout)
         except FormatError as error:
-            reasons.append(error)
+            reasons.append(error.with_traceback(None))
     return valid, reasons
 
 

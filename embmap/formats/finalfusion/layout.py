@@ -125,8 +125,10 @@ def parse(file: MappedFile, dialect: str | None = None) -> FinalfusionLayout:
     walk = _Walk(file, listed, dialect)
     try:
         return walk.run(reader.offset)
-    except FormatError as error:
-        corrected = walk.correct_vocabulary(error)
+    except FormatError:
+        corrected = walk.corrected_vocabulary()
+        if corrected is None:
+            raise
     return _Walk(file, listed, dialect, corrected).run(reader.offset)
 
 
@@ -297,34 +299,34 @@ class _Walk:
                 **self._where("rows", self.chunks[0].offset),
             )
 
-    def correct_vocabulary(self, error: FormatError) -> Chunk:
-        """Return the vocabulary's chunk with the length its content has, or raise `error`.
+    def corrected_vocabulary(self) -> Chunk | None:
+        """Return the vocabulary's chunk with the length its content has; None where it is right.
 
         Some writers state a wrong length. It is corrected only where a whole known chunk, or the
         end of the file, follows the content.
         """
-        stated = self.vocabulary_chunk or self._next_chunk(error)
-        if stated.id not in VOCABULARIES and stated.id != 0:
-            raise error
+        stated = self.vocabulary_chunk or self._next_chunk()
+        if stated is None or (stated.id not in VOCABULARIES and stated.id != 0):
+            return None
         widened = replace(stated, nbytes=self.file.nbytes - stated.data_offset)
         try:
             vocabulary, _ = parse_vocabulary(self.file, widened, stated.id or 1, self.forced)
             end = content_end(self.file, vocabulary)
             if end == stated.data_offset + stated.stated_nbytes:
-                raise error  # the length is right: something else is wrong
+                return None  # something else is wrong
             if end < self.file.nbytes:
                 following = _Walk(self.file, (), self.forced)._chunk(end)
                 if following.id not in CHUNK_NAMES:
-                    raise error
+                    return None
         except FormatError:
-            raise error from None
+            return None
         return replace(stated, nbytes=end - stated.data_offset)
 
-    def _next_chunk(self, error: FormatError) -> Chunk:
+    def _next_chunk(self) -> Chunk | None:
         """Return the head of the chunk that could not be parsed, whatever length it states."""
         offset = self.chunks[-1].end if self.chunks else 12 + 4 * len(self.listed)
         reader = FieldReader(self.file, FORMAT, offset)
         if reader.remaining < CHUNK_HEAD:
-            raise error
+            return None
         id, nbytes = reader.u32("chunk identifier"), reader.u64("chunk length")
         return Chunk(id, CHUNK_NAMES.get(id, "unknown"), offset, reader.remaining, nbytes)

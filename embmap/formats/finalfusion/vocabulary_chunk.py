@@ -98,8 +98,8 @@ def parse_vocabulary(
         try:
             return reading(file, chunk, kind), by_text
         except FormatError as error:
-            errors.append(error)
-    raise errors[0]
+            errors.append(error.with_traceback(None))  # which would keep this frame and callers'
+    raise errors.pop(0)  # not by a name of this frame, which the error would keep alive
 
 
 def _words(file: MappedFile, chunk: Chunk, offset: int, n: int, tail: int = 0) -> Records:
