@@ -27,6 +27,7 @@ from embmap.report import Progress, Report, named
 from embmap.similarity import Metric, Similarity
 from embmap.verification import verify_words
 from embmap.vocabulary import Vocabulary
+from embmap.word_index import WordIndex
 
 __all__ = ["EmbeddingFile", "jsonable"]
 
@@ -577,12 +578,16 @@ class EmbeddingFile(ABC):
             if target.exists() and target.samefile(taken):
                 raise ValueError(f"{taken} holds the data; name another file for the index")
         tables = []
-        for words in vocabularies:
-            step = None
-            if progress is not None:
-                step = named(progress, f"hashing {words.records.noun}s")
-            tables.append(words.build(step))
-        written = write_index(target, file, tables)
+
+        def build() -> Iterator[WordIndex]:
+            for words in vocabularies:
+                step = None
+                if progress is not None:
+                    step = named(progress, f"hashing {words.records.noun}s")
+                tables.append(words.build(step))
+                yield tables[-1]
+
+        written = write_index(target, file, build())
         for words, table in zip(vocabularies, tables, strict=True):
             words.adopt(table)
         return written

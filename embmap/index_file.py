@@ -2,9 +2,9 @@
 
 The file holds the tables of :mod:`embmap.word_index` as they are used, so that opening it maps them
 and every process shares one copy. It names the data it belongs to by size and modification time
-and, where those differ, by a digest of the vocabulary's bytes. Its body is covered by checksums of
-64 KiB blocks: a hit is confirmed by the words themselves, and the first miss in a block checks the
-block, so that neither is ever answered from a damaged table.
+and, where those differ or may agree by chance, by a digest of the vocabulary's bytes. Its body is
+covered by checksums of 64 KiB blocks: a hit is confirmed by the words themselves, and the first
+miss in a block checks the block, so that neither is ever answered from a damaged table.
 
 docs/word-index.md describes the layout for other implementations.
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +41,9 @@ _MAX_TABLES = 8
 _HEADER = struct.Struct("<8sIIQqQQQQ")
 _TABLE = struct.Struct("<QQQII16sQQQQII")
 _READ = 1 << 22
+_SECOND = 10**9
+_MOST_SECONDS = 2**32 - 1
+_TICK_NS = 2 * _SECOND  # of the coarsest clock of a file system: FAT's
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class _Table:
     slots_length: int
     starts_offset: int
     starts_itemsize: int
-    reserved: int
+    indexed: int  # seconds since the epoch; 0 when that is not known
 
 
 class IndexFile:
@@ -196,15 +200,44 @@ class IndexFile:
         fills = table.nbytes == records.nbytes if records.exact else table.nbytes <= records.nbytes
         if not (ends and fills) or slots[-1] != EMPTY:
             raise self._damaged("a table does not end as it should")
-        if not self._is_fresh(table):
-            raise StaleIndexError(f"{self.path}: the words changed; build the index again")
-        return MappedWordIndex(self, table, records, starts, slots)
+        index = MappedWordIndex(self, table, records, starts, slots)
+        if self._data_id != (self._data.nbytes, self._data.mtime_ns):
+            index.check_words()
+        return index
 
-    def _is_fresh(self, table: _Table) -> bool:
-        """Whether the words are those that were indexed; reads them only when in doubt."""
-        if self._data_id == (self._data.nbytes, self._data.mtime_ns):
-            return True
-        return digest(self._data, table.offset, table.nbytes) == table.digest
+    def is_settled(self, table: _Table) -> bool:
+        """Whether the words cannot have changed since they were indexed.
+
+        Two changes within a tick of the clock leave the same times.
+
+        Parameters
+        ----------
+        table : _Table
+            Their table.
+
+        Returns
+        -------
+        bool
+            False where only the digest can say.
+        """
+        return self._data.changed_ns + _TICK_NS < table.indexed * _SECOND
+
+    def check_words(self, table: _Table) -> None:
+        """Check the words against the digest.
+
+        Parameters
+        ----------
+        table : _Table
+            Their table.
+
+        Raises
+        ------
+        StaleIndexError
+            When the words are others.
+        """
+        inside = table.offset + table.nbytes <= self._data.nbytes
+        if not inside or digest(self._data, table.offset, table.nbytes) != table.digest:
+            raise StaleIndexError(f"{self.path}: the words changed; build the index again")
 
     def check(self, offset: int, nbytes: int) -> None:
         """Check the blocks that hold a range, each once.
@@ -240,9 +273,7 @@ class IndexFile:
         """
         self.check(self._body, self._sums_offset - self._body)
         for table in self._tables:
-            inside = table.offset + table.nbytes <= self._data.nbytes
-            if not inside or digest(self._data, table.offset, table.nbytes) != table.digest:
-                raise StaleIndexError(f"{self.path}: the words changed; build the index again")
+            self.check_words(table)
 
 
 class MappedWordIndex(WordIndex):
@@ -260,7 +291,7 @@ class MappedWordIndex(WordIndex):
         As for :class:`WordIndex`, mapped.
     """
 
-    __slots__ = ("_index_file", "_table")
+    __slots__ = ("_index_file", "_table", "_trusted")
 
     def __init__(
         self,
@@ -273,6 +304,18 @@ class MappedWordIndex(WordIndex):
         super().__init__(index_file._data, records, starts, slots, table.n_slots - 1)
         self._index_file = index_file
         self._table = table
+        self._trusted = index_file.is_settled(table)
+
+    def check_words(self) -> None:
+        """Check the words against the digest, for this and all later misses.
+
+        Raises
+        ------
+        StaleIndexError
+            When the words are others.
+        """
+        self._index_file.check_words(self._table)
+        self._trusted = True
 
     def confirm_miss(self, word: str) -> None:
         """Check what the answer rests on that a word is unknown.
@@ -285,8 +328,10 @@ class MappedWordIndex(WordIndex):
         Raises
         ------
         StaleIndexError
-            When a checksum does not hold.
+            When a checksum does not hold or the words are others.
         """
+        if not self._trusted:
+            self.check_words()
         try:
             home, rows = self.probe(word)
         except (UnicodeEncodeError, IndexError):
@@ -344,7 +389,7 @@ def digest(file: MappedFile, offset: int, nbytes: int) -> bytes:
 
 
 def write_index(
-    path: str | os.PathLike[str], data: MappedFile, tables: Sequence[WordIndex]
+    path: str | os.PathLike[str], data: MappedFile, tables: Iterable[WordIndex]
 ) -> Path:
     """Write the tables over a file's words.
 
@@ -354,8 +399,9 @@ def write_index(
         The index file to create or replace.
     data : MappedFile
         The file whose words they find.
-    tables : sequence of WordIndex
-        The tables, the vocabulary's first.
+    tables : iterable of WordIndex
+        The tables, the vocabulary's first. Each is built when it is asked for: the index says when
+        the first word was read.
 
     Returns
     -------
@@ -367,6 +413,14 @@ def write_index(
     OSError
         When it cannot be written.
     """
+    with replacing(path) as out:
+        # The clock of the disk may be another computer's.
+        now = min(os.fstat(out.fileno()).st_mtime_ns, time.time_ns())
+        _write(out, data, list(tables), min(max(now // _SECOND, 0), _MOST_SECONDS))
+    return Path(os.fsdecode(path))
+
+
+def _write(out: BinaryIO, data: MappedFile, tables: Sequence[WordIndex], indexed: int) -> None:
     body = position = _body(len(tables))
     rows, sections = [], []
     for table in tables:
@@ -388,7 +442,7 @@ def write_index(
                 table.slots.size,
                 starts_offset,
                 table.starts.itemsize,
-                0,
+                indexed,
             )
         )
     sums_offset, n_blocks = position, -(-(position - body) // BLOCK)
@@ -404,16 +458,14 @@ def write_index(
         0,
     )
     checksum = xxhash.xxh3_64_intdigest(head[:-8] + b"".join(rows))
-    with replacing(path) as out:
-        out.write(head[:-8] + struct.pack("<Q", checksum) + b"".join(rows))
-        for offset, section in sections:
-            out.seek(offset)
-            out.write(section.data)
-        out.truncate(sums_offset)
-        sums = [_block_sum(out, body + i * BLOCK, sums_offset) for i in range(n_blocks)]
-        out.seek(sums_offset)
-        out.write(b"".join(sums))
-    return Path(os.fsdecode(path))
+    out.write(head[:-8] + struct.pack("<Q", checksum) + b"".join(rows))
+    for offset, section in sections:
+        out.seek(offset)
+        out.write(section.data)
+    out.truncate(sums_offset)
+    sums = [_block_sum(out, body + i * BLOCK, sums_offset) for i in range(n_blocks)]
+    out.seek(sums_offset)
+    out.write(b"".join(sums))
 
 
 def _body(n_tables: int) -> int:

@@ -55,6 +55,9 @@ class MappedFile(ABC):
         Its size when it was opened, in bytes.
     mtime_ns : int
         Its modification time when it was opened, in nanoseconds since the epoch.
+    changed_ns : int
+        When its bytes may have changed last before it was opened: as `mtime_ns`, but nobody can set
+        it back where the system keeps a time of the last change.
     identity : tuple of int or None
         Its device and inode, which its path may lead to no longer; None for bytes in memory.
     backend : str
@@ -66,6 +69,7 @@ class MappedFile(ABC):
     path: Path | None
     nbytes: int
     mtime_ns: int
+    changed_ns: int
     identity: tuple[int, int] | None
     backend: str
     fetch: Fetch
@@ -232,6 +236,7 @@ class MemoryMap(MappedFile):
             status = os.fstat(handle.fileno())
             self.nbytes = status.st_size
             self.mtime_ns = status.st_mtime_ns
+            self.changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
             self.identity = status.st_dev, status.st_ino
             if self.nbytes:
                 mapped = np.memmap(handle, dtype=np.uint8, mode="r", shape=(self.nbytes,))
@@ -283,7 +288,7 @@ class BytesFile(MappedFile):
     def __init__(self, data: bytes) -> None:
         self.path = None
         self.nbytes = len(data)
-        self.mtime_ns = 0
+        self.mtime_ns = self.changed_ns = 0
         self.identity = None
         self.fetch = data
         self._data = data

@@ -34,6 +34,7 @@ class PositionalReads(MappedFile):
         status = os.fstat(self._reader.descriptor)
         self.nbytes = status.st_size
         self.mtime_ns = status.st_mtime_ns
+        self.changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
         self.identity = status.st_dev, status.st_ino
         self.fetch = self._reader
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import embmap
+from embmap import index_file
 from embmap.index_file import BLOCK
 from embmap.subwords import ExplicitIndexer
 
@@ -91,6 +92,50 @@ def test_other_words_make_an_index_stale(indexed):
         assert "wort1234" in file
     with embmap.open(indexed) as file, pytest.warns(embmap.StaleIndexWarning):
         assert file.find(["word1234", "wort1234"] * 5).tolist() == [-1, 1234] * 5
+
+
+def replace_within_a_tick(path):
+    """Replace a word of a file, which keeps its size and its modification time."""
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"word1234", b"wort1234"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("age", [0, 10**6], ids=["new", "old"])
+def test_a_miss_is_not_believed_of_a_file_replaced_within_a_tick(path, age, backend):
+    then = path.stat().st_mtime_ns - age * 10**9
+    os.utime(path, ns=(then, then))
+    with embmap.open(path) as file:
+        file.build_index()
+    replace_within_a_tick(path)
+    with embmap.open(path, backend=backend) as file:
+        assert file["word5"][0] == 5
+        with pytest.warns(embmap.StaleIndexWarning, match="the words changed"):
+            assert "wort1234" in file
+        assert file.find(["word1234", "wort1234"] * 5).tolist() == [-1, 1234] * 5
+    with embmap.open(path, backend=backend, index="require") as file:
+        with pytest.raises(embmap.StaleIndexError, match="the words changed"):
+            file.find(["wort1234"] * 5)
+        with pytest.raises(embmap.StaleIndexError, match="the words changed"):
+            file["wort1234"]
+
+
+def test_words_are_hashed_once_unless_no_change_can_be_hidden(indexed, monkeypatch):
+    hashed = []
+    real = index_file.digest
+    monkeypatch.setattr(
+        index_file, "digest", lambda *range: (hashed.append(range), real(*range))[1]
+    )
+    for tick, times in ((10**9, 1), (-(10**11), 0)):
+        monkeypatch.setattr(index_file, "_TICK_NS", tick)
+        hashed.clear()
+        with embmap.open(indexed) as file:
+            assert "word1" in file
+            assert not hashed
+            for word in ("absent", "missing"):
+                assert word not in file
+            assert len(hashed) == times
+            assert file.info()["index"] == "file"
 
 
 def test_an_index_over_another_file_is_stale(indexed, tmp_path):
