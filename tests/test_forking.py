@@ -89,23 +89,22 @@ def n_tasks():
 os.fork() or os._exit(0)  # BLAS ends its threads to fork, and starts them for large products
 os.wait()
 before = n_tasks()
+most = []
+done = threading.Event()
+
+def watch():
+    while not done.is_set():
+        most.append(n_tasks())
+
 with embmap.open(sys.argv[1]) as file:
-    most = []
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     for m in (1, 3, 16):
-        queries = file.vectors[:m]
-        done = threading.Event()
-
-        def watch():
-            while not done.is_set():
-                most.append(n_tasks())
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
         for _ in range(20):
-            file.most_similar(queries)
-        done.set()
-        watcher.join()
-print(before, max(most), n_tasks())
+            file.most_similar(file.vectors[:m])
+    done.set()
+    watcher.join()
+print(before, max(most))
 """
 
 
@@ -116,9 +115,8 @@ def test_a_search_starts_no_threads_but_ours(path):
     found = subprocess.run(
         [*command, path], env=environment, capture_output=True, text=True, timeout=GENEROUS
     )
-    before, most, after = map(int, found.stdout.split())
+    before, most = map(int, found.stdout.split())
     assert most == before + 1  # the one that counts
-    assert after == before
 
 
 class Interrupted(BaseException):
