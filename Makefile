@@ -1,6 +1,7 @@
 # Everything works on a machine with Python 3.11 or later and its venv module:
 #   make demo    make a small embedding, open it, look words up
 #   make test    run every test
+#   make campaign    try to break it, for a night
 # The first run installs into .venv; later runs need no network.
 
 PYTHON ?= python3
@@ -11,8 +12,9 @@ VENV_PYTHON := .venv/bin/python
 endif
 PIP_INSTALL := "$(VENV_PYTHON)" -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
+HOURS ?= 8
 
-.PHONY: demo test lint bench bench-quick format clean
+.PHONY: demo test lint bench bench-quick campaign campaign-quick format clean
 
 demo: .venv/demo.installed
 	"$(VENV_PYTHON)" -m embmap demo
@@ -35,6 +37,13 @@ bench: .venv/test.installed
 
 bench-quick: .venv/test.installed
 	"$(VENV_PYTHON)" -m benchmarks --quick
+
+# Hours of damaged files, killed processes and broken connections; a night by default.
+campaign: .venv/test.installed
+	"$(VENV_PYTHON)" -m tests.campaign --hours $(HOURS) --write
+
+campaign-quick: .venv/test.installed
+	"$(VENV_PYTHON)" -m tests.campaign --minutes 2 --seed quick
 
 .venv/created:
 	$(PYTHON) -m venv .venv

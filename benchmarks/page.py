@@ -9,8 +9,8 @@ __all__ = ["PAGE", "write"]
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 
-def write(name: str, text: str) -> None:
-    """Replace a section of the page, or add it at the end.
+def write(name: str, text: str, path: Path = PAGE) -> None:
+    """Replace a section of a page, or add it at the end.
 
     Parameters
     ----------
@@ -18,18 +18,20 @@ def write(name: str, text: str) -> None:
         Of the marks around it.
     text : str
         What shall stand there, in markdown.
+    path : Path
+        The page.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{text}\n{end}\n"
-    page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Benchmarks\n"
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
     before, found, rest = page.partition(begin)
     if found:
         _, closed, after = rest.partition(end + "\n")
         if not closed:
-            raise SystemExit(f"{PAGE} has {begin} but no {end}")
+            raise SystemExit(f"{path} has {begin} but no {end}")
         page = before + section + after
     else:
         page = f"{page.rstrip()}\n\n{section}"
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page, encoding="utf-8")
-    print(f"wrote {PAGE}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    print(f"wrote {path}")

@@ -1,0 +1,31 @@
+"""The parts that there are: the modules of this folder that define some."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+
+from tests.campaign.part import Part
+
+__all__ = ["MODULES", "load_parts"]
+
+# One line for each module, in the order of the table.
+MODULES: tuple[str, ...] = ()
+
+
+def load_parts(modules: Iterable[str] = MODULES) -> dict[str, type[Part]]:
+    """Import modules and return the parts that they define, by name."""
+    found: dict[str, type[Part]] = {}
+    for module_name in modules:
+        module = importlib.import_module(module_name)
+        for part in vars(module).values():
+            if (
+                inspect.isclass(part)
+                and issubclass(part, Part)
+                and not inspect.isabstract(part)
+                and part.__module__ == module_name
+            ):
+                assert part.name not in found, f"two parts are called {part.name!r}"
+                found[part.name] = part
+    return found
