@@ -1,24 +1,13 @@
 """Bad CVC files: a clear error or the right answer, and nothing else.
 
-The rule, for any bytes at all (`judge` holds embmap to it):
-
-- Opening or reading raises an :class:`embmap.EmbmapError` or gives an answer; no other exception,
-  no warning, and no more memory than a small file takes.
-- Where the reference decoder reads the bytes, embmap opens them, every answer is the decoder's, and
-  ``verify()`` finds an error exactly where the decoder found a problem. A whole chunk whose
-  checksum does not hold is refused, its single rows are not. A row whose codes no dictionary has
-  is refused, and so may the file be that it is in.
-- Where the decoder refuses them, embmap refuses to open them or, where the inside of a lossless
-  payload is what is wrong, refuses to read it; then ``verify()`` finds an error.
+tests/judges/cvc.py holds the rule, and holds embmap to it.
 """
 
 import copy
 import json
 import re
 import struct
-import traceback
 import tracemalloc
-import zlib
 
 import numpy as np
 import pytest
@@ -26,54 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embmap
+from tests.judges.cvc import (
+    PAGE,
+    ROWS,
+    SMALL,
+    Damaged,
+    decode,
+    header_of,
+    with_header,
+    with_new_checksums,
+)
+from tests.judges.damage import attempt
 from tests.reference import cvc as reference
 
 MEMORY = 4 << 20
-PAGE = 4096
-SECTIONS = [
-    {"start_index": 0, "end_index": 2, "num_vectors": 2, "metadata": {"s": "a"}},
-    {"start_index": 2, "end_index": 3, "num_vectors": 1, "metadata": {"s": "b"}},
-]
-ROWS = np.array([[1, 2], [-3, 0.5], [np.pi, -1e-6]], np.float32)
-COLUMNS = {"t": ("float32", "int8", 2), "h": ("float16", "none", 1), "ü": ("int64", "none", 1)}
 
-SMALL = {
-    "0.1 mixed": reference.matrix(
-        "0.1", [("fp16", ROWS), ("int8", ROWS[:2]), ("fp16", ROWS[:0])], sections=SECTIONS, x=1
-    ),
-    "1.0 lossless": reference.matrix(
-        "1.0", [("lossless", ROWS), ("lossless", ROWS[:1])], default="lossless"
-    ),
-    "1.0 on pages": reference.matrix(
-        "1.0", [("fp16", ROWS), ("lossless", ROWS[1:])], mmap_optimized=True
-    ),
-    "2.0": reference.columnar(
-        COLUMNS,
-        [
-            {"t": ROWS, "h": [1, np.nan, -0.0], "ü": [-1, 2**62, 0]},
-            {"ü": [7], "t": ROWS[:1], "h": [np.inf]},
-        ],
-        sections=SECTIONS,
-    ),
-}
 each_small_file = pytest.mark.parametrize("name", SMALL)
-
-
-def header_of(data):
-    """Where the text of a header starts, and the text."""
-    at = 12 if struct.unpack_from("<I", data, 4)[0] in (1, 2) else 8
-    return at, data[at : at + struct.unpack_from("<I", data, at - 4)[0]]
-
-
-def with_header(name, header):
-    """A small file with another header, its length mended; pages stay where they are."""
-    data = SMALL[name]
-    at, old = header_of(data)
-    text = header if isinstance(header, bytes) else reference.json_of(header)
-    out = data[: at - 4] + struct.pack("<I", len(text)) + text
-    if name == "1.0 on pages":
-        return out + bytes(max(PAGE - len(out), 0)) + data[PAGE:]
-    return out + data[at + len(old) :]
 
 
 def padding(name):
@@ -99,161 +56,6 @@ def places(name):
 
 
 # --------------------------------------------------------------------------------- what they answer
-
-REFUSED = "refused"  # any EmbmapError
-
-
-def attempt(read):
-    """Read, or say that it was refused; any other exception is a failure of the test."""
-    try:
-        return read()
-    except embmap.EmbmapError:
-        return REFUSED
-
-
-def bits(array):
-    """Dtype, shape and bits of an array, every NaN made the same."""
-    if isinstance(array, str):
-        return array
-    if array.dtype.kind == "f":
-        array = np.array(array, order="C")
-        array[np.isnan(array)] = np.nan
-    return array.dtype.str, array.shape, array.tobytes()
-
-
-def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
-    found = {
-        "version": f.layout,
-        "n": len(f),
-        "columns": [(name, matrix.shape, matrix.dtype.str) for name, matrix in f.columns.items()],
-        "sections": repr([(part.start, part.stop, part.metadata) for part in f.sections]),
-        "section": attempt(lambda: f.section(s="a").tolist()),
-        "metadata": repr(f.metadata),
-        "chunks": [(chunk.rows, repr(chunk.metadata)) for chunk in f.chunks],
-    }
-    for name, matrix in f.columns.items():
-        found["matrix", name] = attempt(lambda m=matrix: bits(np.asarray(m)))
-        backwards = np.arange(len(matrix))[::-1] if len(matrix) < 100 else []
-        found["gather", name] = attempt(lambda m=matrix, rows=backwards: bits(m.take(rows)))
-        for row in backwards:
-            found["row", name, row] = attempt(lambda m=matrix, row=row: bits(m[row]))
-        for i, chunk in enumerate(f.chunks[:100]):
-            found["chunk", i, name] = attempt(
-                lambda chunk=chunk, name=name: bits(chunk.decode(column=name))
-            )
-    for i, chunk in enumerate(f.chunks[:100]):
-        found["raw", i] = attempt(lambda chunk=chunk: chunk.raw.tobytes())
-    found["sound"] = attempt(lambda: f.verify().ok)
-    json.dumps(f.info())
-    repr(f)
-    return found
-
-
-def expected_answers(decoded):
-    """The same from the reference decoder."""
-    expected = {
-        "version": decoded.version,
-        "n": decoded.n,
-        "sections": repr(decoded.sections),
-        "section": decoded.section(s="a"),
-        "metadata": repr(decoded.metadata),
-        "chunks": [(chunk.rows, repr(chunk.metadata)) for chunk in decoded.chunks],
-        "sound": not decoded.problems,
-        "columns": [
-            (name, column.rows.shape, column.rows.dtype.str)
-            for name, column in decoded.columns.items()
-        ],
-    }
-    intact = all(chunk.intact for chunk in decoded.chunks if chunk.rows)
-    for name, column in decoded.columns.items():
-        whole = intact and not column.unreadable
-        expected["matrix", name] = bits(column.rows) if whole else REFUSED
-        if decoded.n < 100:
-            backwards = bits(column.rows[::-1])
-            expected["gather", name] = REFUSED if column.unreadable else backwards
-            for row in range(decoded.n):
-                readable = row not in column.unreadable
-                expected["row", name, row] = bits(column.rows[row]) if readable else REFUSED
-        for i, chunk in enumerate(decoded.chunks[:100]):
-            rows = range(chunk.start, chunk.start + chunk.rows)
-            whole = chunk.intact and column.unreadable.isdisjoint(rows)
-            part = bits(column.rows[chunk.start : chunk.start + chunk.rows])
-            expected["chunk", i, name] = part if whole else REFUSED
-    for i, chunk in enumerate(decoded.chunks[:100]):
-        expected["raw", i] = chunk.payload
-    return expected
-
-
-def decode(data):
-    """What the reference decoder says; None where it refuses."""
-    try:
-        return reference.decode(data)
-    except reference.InvalidFile:
-        return None
-
-
-def judge(path, backend, data, decoded):
-    """Return what is wrong with what embmap makes of the bytes in a file; "" when nothing is."""
-    try:
-        try:
-            f = embmap.open(path, backend=backend)
-        except embmap.EmbmapError as error:
-            if decoded is None or any(column.unreadable for column in decoded.columns.values()):
-                return ""
-            return f"refused, though it is sound: {error}"
-        with f:
-            # No payload holds more than two numbers a byte, and more would fill the memory here.
-            shapes = [(len(f), 1), *(matrix.shape for matrix in f.columns.values())]
-            if any(rows * columns > 2 * len(data) for rows, columns in shapes):
-                return f"opened with shapes {shapes}, of {len(data)} bytes"
-            found = answers(f)
-    except Exception as error:  # the point of all this
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
-    if decoded is None:
-        if found["sound"] is True:
-            return "verify finds nothing wrong, but the reference refuses the bytes"
-        noticed = any(isinstance(answer, str) and answer is REFUSED for answer in found.values())
-        return "" if noticed else "all of it is read, but the reference refuses the bytes"
-    wrong = []
-    for part, answer in expected_answers(decoded).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r} and not {answer!r}")
-    return "; ".join(wrong)
-
-
-class Damaged:
-    """A file that is damaged again and again, and all that went wrong with it."""
-
-    def __init__(self, path):
-        self.path = path
-        self.wrong = []
-        self.n = 0
-        self.n_read = 0
-
-    def judge(self, what, data, *backends, memory=None):
-        """Judge bytes, and where a limit is given the memory it takes."""
-        decoded = decode(data)
-        self.n += 1
-        self.n_read += decoded is not None
-        self.path.write_bytes(data)
-        for backend in backends or ("mmap", "read"):
-            if memory is not None:
-                tracemalloc.reset_peak()
-                before, _ = tracemalloc.get_traced_memory()
-            problem = judge(self.path, backend, data, decoded)
-            if memory is not None:
-                used = tracemalloc.get_traced_memory()[1] - before
-                if used > memory:
-                    self.wrong.append(f"{what}, {backend}: {used} bytes of memory")
-            if problem:
-                self.wrong.append(f"{what}, {backend}: {problem}"[:400])
-
-    def check(self):
-        assert self.n
-        shown = "\n".join(self.wrong[:12])
-        assert not self.wrong, f"{len(self.wrong)} of {self.n} damages:\n{shown}"
 
 
 @pytest.fixture
@@ -311,14 +113,6 @@ def test_every_flipped_byte_is_refused_or_read_as_the_reference_reads_it(damaged
             damaged.judge(f"byte {place} {old:#x} to {new:#x}", flipped)
     damaged.check()
     assert 0 < damaged.n_read < damaged.n
-
-
-def with_new_checksums(data, records):
-    """The bytes of a file, the checksums of its chunks made to hold."""
-    data = bytearray(data)
-    for start, nbytes in records:
-        struct.pack_into("<I", data, start + 4, zlib.crc32(data[start + 8 :][:nbytes]))
-    return bytes(data)
 
 
 @pytest.mark.parametrize("name", ["1.0 lossless", "1.0 on pages", "2.0"])

@@ -1,26 +1,11 @@
 """Bad DWE files: a clear error or the right answer, and nothing else.
 
-The rule, for any bytes at all (`judge` holds embmap to it):
-
-- Opening or reading raises an :class:`embmap.EmbmapError` or gives an answer; no other exception,
-  no warning, and no more memory than the sizes in the header justify, if the data could hold them.
-- Where the reference reads the bytes, embmap opens them, every answer is the reference's, and
-  ``verify()`` finds an error exactly where the reference found a problem.
-- Where the reference finds some groups damaged, embmap refuses to open the file, or refuses what
-  needs these groups, answers all the rest as the reference does, and ``verify()`` finds an error.
-- Where the reference refuses a file before it decodes anything, embmap refuses to open it, or some
-  time step, all trajectories together, and ``verify()`` finds an error.
-
-Not all damage can be told from other data: another symbol in a model, another word of the last
-group of a time step in a stream. Then the reference reads it, and so does embmap.
+tests/judges/dwe.py holds the rule, and holds embmap to it.
 """
 
 import gc
-import importlib.util
 import itertools
-import json
 import struct
-import traceback
 import tracemalloc
 
 import numpy as np
@@ -30,238 +15,34 @@ from hypothesis import strategies as st
 
 import embmap
 from embmap.codecs import kernels
+from tests.judges.damage import REFUSED, attempt
+from tests.judges.dwe import (
+    KERNELS,
+    SMALL,
+    Damaged,
+    groups_of,
+    judge,
+    parse,
+    steps,
+    with_right_size,
+    with_u32,
+)
 from tests.reference import dwe as reference
 
 MEMORY = 4 << 20
-KERNELS = ["numpy", "numba"] if importlib.util.find_spec("numba") else ["numpy"]
 needs_numba = pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
-REFUSED = "refused"  # any EmbmapError
 
 
-def steps(*shape, spread=3, seed=1):
-    """Steps that differ little from each other."""
-    rng = np.random.default_rng(seed)
-    return np.cumsum(rng.integers(-spread, spread + 1, shape), axis=0).astype(np.int16)
-
-
-SMALL = {
-    "blocks": reference.encode(steps(4, 4, 1), 0.5, 2, "blocks"),
-    "blocks with gaps": reference.encode(
-        steps(3, 2, 2, spread=900), -0.5, 1, "blocks", gap=1, order=[1, 0, 2], minor=7
-    ),
-    "stream": reference.encode(steps(3, 3, 2), 0.5, 2, "stream"),
-    "stream of a group": reference.encode(steps(3, 2, 3, spread=900), 0.5, 2, "stream"),
-    "stream of states": reference.encode(np.full((2, 5, 1), 7, np.int16), 0.5, 2, "stream"),
-}
 each_small_file = pytest.mark.parametrize("name", SMALL)
 
 
 # --------------------------------------------------------------------------------- what they answer
 
 
-def parse(data):
-    """What the reference makes of all but the symbols; None where it refuses."""
-    try:
-        return reference.parse(data)
-    except reference.InvalidFile:
-        return None
-
-
-def groups_of(parsed):
-    """The values of each group at each time step; None where a symbol they need is damaged."""
-    residuals = {}
-    for t, starts in enumerate(parsed.starts):
-        for group in range(len(starts)):
-            try:
-                symbols, _ = reference.decode_group(parsed, t, group)
-            except reference.InvalidFile:
-                residuals[t, group] = None
-            else:
-                residuals[t, group] = np.array(symbols, np.int16).reshape(-1, parsed.dim)
-    values = dict(residuals)
-    for left, t, right in reference.tree(parsed.n_timesteps):
-        for group in range(len(parsed.starts[t])):
-            parts = [values[left, group], residuals[t, group], values[right, group]]
-            values[t, group] = None
-            if not any(part is None for part in parts):
-                mean = reference.predict(parts[0], parts[2])
-                values[t, group] = reference.wrap_i16(parts[1] + mean).astype(np.int16)
-    return values
-
-
-def bits(array):
-    """Dtype, shape and bits of an array, every NaN made the same."""
-    if array.dtype.kind == "f":
-        array = np.array(array, order="C")
-        array[np.isnan(array)] = np.nan
-    return array.dtype.str, array.shape, array.tobytes()
-
-
-def numbers(integers, scale):
-    """What embmap makes of integers."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bits(integers.astype(np.float32) * scale)
-
-
-def attempt(read):
-    """Read, or say that it was refused; any other exception is a failure of the test."""
-    try:
-        return read()
-    except embmap.EmbmapError:
-        return REFUSED
-
-
-def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
-    n_steps, n_words, dim = f.shape
-    few = range(n_words if n_words < 20 else 0)
-    found = {
-        "layout": f.layout,
-        "shape": (n_steps, n_words, dim),
-        "scale": bits(np.array([f.scale], np.float32)),
-        "info": (f.info()["version"], f.info()["group"]),
-        "last": attempt(lambda: bits(np.asarray(f.vectors))),
-        "trajectories": attempt(lambda: bits(f.trajectories(range(n_words)))),
-    }
-    for t in range(n_steps):
-        step = f.timestep(t).quantized
-        found["step", t] = attempt(lambda step=step: bits(np.asarray(step)))
-        for row in few:
-            found["row", t, row] = attempt(lambda step=step, row=row: bits(step[row]))
-    for row in few:
-        found["word", row] = attempt(lambda row=row: bits(f[row]))
-    for row in few[1:2]:
-        found["similar"] = attempt(lambda row=row: bits(f.similarity([0], [row])))
-        found["related"] = attempt(lambda: [each.row for each in f.most_related(0, 1, 1)])
-        found["changed"] = attempt(lambda: [each.row for each in f.largest_changes(0, 1)])
-    found["sound"] = attempt(lambda: f.verify().ok)
-    json.dumps(f.info(), allow_nan=False)
-    repr(f)
-    return found
-
-
-def expected_answers(parsed, values):
-    """The same from what the reference decodes."""
-    scale, shape = parsed.scale, (parsed.n_timesteps, parsed.vocab_size, parsed.dim)
-    few = range(parsed.vocab_size if parsed.vocab_size < 20 else 0)
-    n_groups = len(parsed.starts[0])
-    whole = [[values[t, group] for group in range(n_groups)] for t in range(parsed.n_timesteps)]
-    whole = [None if any(g is None for g in step) else np.concatenate(step) for step in whole]
-    damaged = any(step is None for step in whole)
-    everything = None if damaged else np.stack(whole)
-    found = {
-        "layout": parsed.layout,
-        "shape": shape,
-        "scale": bits(scale.reshape(1)),
-        "info": (f"1.{parsed.minor}", parsed.group),
-        "last": REFUSED if whole[-1] is None else numbers(whole[-1], scale),
-        "trajectories": REFUSED if damaged else numbers(everything.swapaxes(0, 1), scale),
-        "sound": not damaged and bool(np.isfinite(scale)) and scale != 0,
-    }
-    for row in few:
-        group, place = divmod(row, parsed.group)
-        parts = [values[t, group] for t in range(parsed.n_timesteps)]
-        for t, part in enumerate(parts):
-            found["row", t, row] = REFUSED if part is None else bits(part[place])
-        refused = any(part is None for part in parts)
-        trajectory = None if refused else np.stack([part[place] for part in parts])
-        found["word", row] = REFUSED if refused else numbers(trajectory, scale)
-    for t, step in enumerate(whole):
-        found["step", t] = REFUSED if step is None else bits(step)
-    if few[1:] and not damaged:
-        with np.errstate(over="ignore", invalid="ignore"):
-            found["similar"] = bits(reference.similarity(everything, scale, [0], [1]))
-        found["related"] = reference.most_related(everything, 1, 0, 1)
-        found["changed"] = reference.largest_changes(everything, 0, 1)
-    return found
-
-
-def judge(path, backend, parsed, values):
-    """Return what is wrong with what embmap makes of a file; "" when nothing is."""
-    damaged = parsed is None or any(part is None for part in values.values())
-    try:
-        try:
-            f = embmap.open(path, format="dwe", backend=backend)
-        except embmap.EmbmapError as error:
-            return "" if damaged else f"refused, though it is sound: {error}"
-        with f:
-            found = answers(f)
-    except Exception as error:  # the point of all this
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
-    if parsed is None:
-        if found["sound"] is True:
-            return "verify finds nothing wrong, but the reference refuses the bytes"
-        if found["trajectories"] is not REFUSED:
-            return "trajectories are read, but the reference refuses the bytes"
-        refused = any(found["step", t] is REFUSED for t in range(found["shape"][0]))
-        return "" if refused else "all time steps are read, but the reference refuses the bytes"
-    wrong = []
-    for part, answer in expected_answers(parsed, values).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r:.80} and not {answer!r:.80}")
-    return "; ".join(wrong)
-
-
-class Damaged:
-    """A file that is damaged again and again, and all that went wrong with it.
-
-    Each damage is judged by one back end and one kind of kernel, taking turns.
-    """
-
-    def __init__(self, path):
-        self.path = path
-        self.wrong = []
-        self.n = 0
-        self.n_read = 0
-        self.ways = itertools.cycle(itertools.product(("mmap", "read"), KERNELS))
-
-    def judge(self, what, data, *, memory=None, every_way=False):
-        """Judge bytes, and where a limit is given the memory it takes."""
-        parsed = parse(data)
-        values = {} if parsed is None else groups_of(parsed)
-        self.n += 1
-        self.n_read += parsed is not None and not any(v is None for v in values.values())
-        self.path.write_bytes(data)
-        for _ in range(2 * len(KERNELS) if every_way else 1):
-            backend, kernel = next(self.ways)
-            if len(data) >= 36 and np.prod(struct.unpack_from("<2I", data, 24), dtype=float) > 1e4:
-                kernel = KERNELS[-1]  # numpy would decode position after position
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(kernels, "CHOICE", kernel)
-                patch.setattr(kernels, "_jit", None)
-                if memory is not None:
-                    kernels.jit_for(1)
-                    tracemalloc.start()
-                problem = judge(self.path, backend, parsed, values)
-                if memory is not None:
-                    used = tracemalloc.get_traced_memory()[1]
-                    tracemalloc.stop()
-                    if used > memory:
-                        self.wrong.append(f"{what}, {backend}: {used} bytes of memory")
-            if problem:
-                self.wrong.append(f"{what}, {backend}, {kernel}: {problem}"[:400])
-
-    def check(self):
-        assert self.n
-        shown = "\n".join(self.wrong[:12])
-        assert not self.wrong, f"{len(self.wrong)} of {self.n} damages:\n{shown}"
-
-
 @pytest.fixture
 def damaged(tmp_path):
     """A file to damage."""
     return Damaged(tmp_path / "file.dwe")
-
-
-def with_u32(data, place, value):
-    """Bytes with another u32 in one place."""
-    return data[:place] + struct.pack("<I", value) + data[place + 4 :]
-
-
-def with_right_size(data):
-    """Bytes whose header says how many they are, if they are whole words."""
-    return data if len(data) < 16 else with_u32(data, 12, len(data) // 4)
 
 
 @each_small_file
@@ -444,7 +225,7 @@ def refused_only_in(path, parsed, bad):
     values = groups_of(parsed)
     assert values[bad] is None
     for backend in ("mmap", "read"):
-        assert judge(path, backend, parsed, values) == ""
+        assert judge(path, backend, parsed, values).problem == ""
     with embmap.open(path) as f:
         t, group = bad
         with pytest.raises(embmap.FormatError, match=f"group {group} of timestep {t} "):
@@ -469,7 +250,7 @@ def test_damage_is_found_where_it_is_and_nowhere_else(tmp_path, layout):
             path.write_bytes(flipped)
             found = reference.parse(bytes(flipped))
             if layout == "stream" and group == 2:  # nothing says where a time step ends
-                assert judge(path, "mmap", found, groups_of(found)) == ""
+                assert judge(path, "mmap", found, groups_of(found)).problem == ""
                 with embmap.open(path) as f:
                     assert f.verify().problems
             else:

@@ -1,31 +1,18 @@
 """Bad finalfusion files and indexes: a clear error or the right answer, and nothing else.
 
-The rule, for any bytes at all (`judge` holds embmap to it):
-
-- Opening or reading raises an :class:`embmap.EmbmapError` or gives an answer; no other exception.
-- Where the reference decoder reads the bytes, every answer is the decoder's.
-- Where the decoder refuses them, embmap may not have noticed yet: it opens files without reading
-  them, so words, n-grams, codes and metadata are checked when they are read. A part then raises,
-  or is what it was before the damage, or is absent because no chunk says any more that it is one,
-  or is what is left when the decoder lets pass just that: bytes that are not UTF-8 (a word that
-  holds them is never found) and n-grams that do not fit the rows.
-- ``verify()`` finds an error where the decoder refuses the bytes, a word is repeated or a part is
-  refused, and none elsewhere.
+tests/judges/finalfusion.py holds the rule, and holds embmap to it.
 """
 
 import contextlib
 import functools
 import itertools
 import json
-import math
 import os
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tomllib
-import traceback
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -35,6 +22,18 @@ import pytest
 import xxhash
 
 import embmap
+from tests.judges.finalfusion import (
+    LOOKUPS,
+    SMALL,
+    WORDS,
+    Damaged,
+    chunks_of,
+    content,
+    count_fields,
+    decoded_or_none,
+    with_field,
+)
+from tests.judges.index_file import INDEXED, INDEXED_WORDS, Index
 from tests.reference import finalfusion as reference
 
 try:
@@ -60,322 +59,11 @@ def little_memory():
 
 # ------------------------------------------------------------------------------------ small files
 
-WORDS = ["ab", "c", "ü🙂"]
-LOOKUPS = [*WORDS, "b", "cab", ""]
-METADATA = 'a = "ü"\nb = [1, 2]\n'
 
-
-def content(kind="simple", storage="ndarray", norms=True, metadata=False, words=WORDS, **fields):
-    """Make what a small file says."""
-    made = reference.Decoded(vocab_kind=kind)
-    n_words = len(words)
-    if kind is not None:
-        made.words = [] if kind == "floret" else list(words)
-        n_words = len(made.words)
-    if kind in ("bucket", "fasttext", "explicit", "floret"):
-        made.min_n, made.max_n, made.bow, made.eow = 1, 3, "<", ">"
-    if kind == "bucket":
-        made.exponent, made.n_buckets = 2, 4
-    elif kind == "fasttext":
-        made.n_buckets = 3
-    elif kind == "explicit":
-        made.ngrams, made.n_buckets = [("<", 1), ("ab", 0), ("ü", 1), ("b>", 2)], 3
-    elif kind == "floret":
-        made.n_buckets, made.n_hashes, made.seed = 4, 2, 7
-    for name, value in fields.items():
-        setattr(made, name, value)
-    rows = n_words + (made.n_buckets or 0)
-    rng = np.random.default_rng(3)
-    if storage == "ndarray":
-        made.storage_kind = "ndarray"
-        made.matrix = rng.normal(size=(rows, 2)).astype("<f4")
-    elif storage is not None:
-        made.storage_kind = "quantized"
-        made.codes = rng.integers(0, 3, (rows, 2), dtype=np.uint8)
-        made.codebooks = rng.normal(size=(2, 3, 1)).astype("<f4")
-        if "projection" in storage:
-            made.projection = rng.normal(size=(2, 2)).astype("<f4")
-        if "norms" in storage:
-            made.pq_norms = rng.uniform(0.5, 2, rows).astype("<f4")
-    if norms:
-        made.norms = rng.uniform(1, 3, n_words).astype("<f4")
-    if metadata:
-        made.metadata = METADATA
-    return made
-
-
-def small_files():
-    encode = reference.encode
-    by_position = [("<", 0), ("ab", 1), ("ü", 2)]
-    wide = content("bucket", norms=False)
-    wide.matrix = wide.matrix.astype("<f8")
-    odd = ["", "\0", "a\0", "x" * 260, "a"]
-    part = {"norms": False, "metadata": False}
-    files = {
-        "simple": encode(content(metadata=True)),
-        "unlisted norms": encode(content(), list_norms=False),
-        "odd words": encode(content(words=odd)),
-        "no words": encode(content(words=[])),
-        "bucket": encode(content("bucket", metadata=True)),
-        "bucket f64": encode(wide),
-        "fasttext": encode(content("fasttext")),
-        "explicit": encode(content("explicit")),
-        "explicit, wrong length": encode(content("explicit"), explicit_len_bug=True),
-        "floret": encode(content("floret", norms=False)),
-        "pq": encode(content(storage="pq", norms=False)),
-        "pq projection": encode(content(storage="pq projection", norms=False)),
-        "pq norms": encode(content("bucket", "pq norms", norms=False)),
-        "pq both": encode(content("explicit", "pq projection norms")),
-        "v0 bucket": encode(content("bucket"), "v0"),
-        "v0 fasttext": encode(content("fasttext"), "v0"),
-        "v0 explicit": encode(content("explicit", ngrams=by_position), "v0"),
-        "draft": encode(content(metadata=True), "draft"),
-        "draft bucket": encode(content("bucket"), "draft"),
-        "draft pq": encode(content(storage="pq norms"), "draft"),
-        "unknown chunk": encode(content(norms=False)) + struct.pack("<IQ", 77, 3) + b"???",
-        "only metadata": encode(content(None, None, norms=False, metadata=True)),
-    }
-    for kind in ("simple", "bucket", "explicit", "floret"):
-        files[f"bare {kind}"] = encode(content(kind, None, **part), bare=True)
-    for storage in ("ndarray", "pq projection norms"):
-        files[f"bare {storage}"] = encode(content(None, storage, **part), bare=True)
-    files["bare norms"] = encode(content(None, None), bare=True)
-    return files
-
-
-SMALL = small_files()
 each_small_file = pytest.mark.parametrize("name", SMALL)
 
 
 # --------------------------------------------------------------------------------- what they answer
-
-REFUSED = "refused"  # any EmbmapError
-UNKNOWN = "unknown"  # UnknownWordError
-ANYTHING = "anything"  # float32 cannot hold it
-
-
-def attempt(read):
-    """Read, or say how it was refused; any other exception is a failure of the test."""
-    try:
-        return read()
-    except embmap.UnknownWordError:
-        return UNKNOWN
-    except embmap.EmbmapError:
-        return REFUSED
-
-
-def answers(f, lookups):
-    """Everything an open file says: values, UNKNOWN or REFUSED by part."""
-    found = {
-        "words": attempt(lambda: None if f.vocab is None else list(f.vocab)),
-        "matrix": attempt(lambda: None if f.vectors is None else np.asarray(f.vectors)),
-        "norms": attempt(lambda: f.norms),
-        "metadata": attempt(lambda: f.metadata_toml),
-        "values": attempt(lambda: f.metadata),
-    }
-    rows = attempt(lambda: f.find(lookups).tolist())
-    for i, word in enumerate(lookups):
-        found["row", word] = rows if rows is REFUSED else rows[i]
-        found["present", word] = attempt(functools.partial(f.__contains__, word))
-        found["vector", word] = attempt(functools.partial(f.__getitem__, word))
-    for word in lookups[:3:2]:
-        found["subwords", word] = attempt(lambda word=word: f.subword_rows(word).tolist())
-    attempt(lambda: json.dumps(f.info()))
-    repr(f)
-    return found
-
-
-def expected_answers(decoded, lookups):
-    """The same from the reference decoder."""
-    words, matrix = decoded.words, decoded.matrix
-    expected = {
-        "words": words,
-        "matrix": matrix,
-        "norms": decoded.norms,
-        "metadata": decoded.metadata,
-    }
-    try:
-        expected["values"] = tomllib.loads(decoded.metadata or "")
-    except tomllib.TOMLDecodeError:
-        expected["values"] = REFUSED
-    for word in lookups[:3:2]:
-        expected["subwords", word] = reference.subword_rows(decoded, word)
-    for word in lookups:
-        row = words.index(word) if words and word in words else -1
-        expected["row", word] = row
-        expected["present", word] = row >= 0
-        if row >= 0 and matrix is not None:
-            expected["vector", word] = matrix[row]
-        else:
-            expected["vector", word] = UNKNOWN if row < 0 else REFUSED
-            if row < 0 and words is not None:
-                expected["vector", word] = composed(decoded, word)
-    return expected
-
-
-def composed(decoded, word):
-    rows = reference.subword_rows(decoded, word)
-    if decoded.matrix is None and decoded.vocab_kind != "simple":
-        return REFUSED
-    if not rows:
-        return UNKNOWN
-    if max(rows) >= len(decoded.matrix):
-        return REFUSED
-    with np.errstate(all="ignore"):
-        total = decoded.matrix[rows].astype(np.float64).sum(axis=0)
-        length = math.sqrt(float(total @ total))
-    if length and not 1e-15 < length < 1e15:
-        return ANYTHING
-    return total / length if length else total
-
-
-def agrees(part, found, expected):
-    """Whether an answer is the one expected."""
-    if isinstance(expected, str) and expected is ANYTHING:
-        return not isinstance(found, str)
-    if not (isinstance(found, np.ndarray) and isinstance(expected, np.ndarray)):
-        return type(found) is type(expected) and found == expected
-    if found.shape != expected.shape:
-        return False
-    if found.dtype == expected.dtype and found.tobytes() == expected.tobytes():
-        return True
-    # Decoded or composed: the same but for rounding, where float32 can hold it.
-    if part == "norms" or found.dtype.kind != "f":
-        return False
-    with np.errstate(all="ignore"):
-        close = np.isclose(found, expected, rtol=1e-4, atol=1e-5)
-        return bool(np.all(close | ~(np.abs(expected) < 1e15)))
-
-
-def decoded_or_none(data):
-    """What the reference decoder reads, or None where it refuses the bytes."""
-    try:
-        return reference.decode(data)
-    except reference.InvalidFile:
-        return None
-
-
-def tolerantly_decoded(data):
-    """What the reference decoder makes of bytes if it lets pass what embmap checks when reading."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "_text", lambda raw: raw.decode("utf-8", "surrogateescape"))
-        patch.setattr(reference, "_check_counts", lambda decoded: None)
-        try:
-            return reference.decode(data)
-        except reference.InvalidFile:
-            pass
-        # The words of an explicit vocabulary stand before its n-grams, and are read without them.
-        fields = reference._vocabulary_fields
-        patch.setattr(reference, "_vocabulary_fields", functools.partial(only_words, fields))
-        try:
-            return reference.decode(data)
-        except reference.InvalidFile:
-            return None
-
-
-def only_words(fields, data, at, kind, text_order):
-    """Read a vocabulary; of a broken explicit one the words, as if there were no n-grams."""
-    try:
-        return fields(data, at, kind, text_order)
-    except reference.InvalidFile:
-        if kind != "explicit" or text_order:
-            raise
-    n_words, _, min_n, max_n = reference._unpack("<QQII", data, at)
-    words, _ = reference._strings(data, at + 24, n_words)
-    (stated,) = reference._unpack("<Q", data, at - 8)
-    found = {"words": words, "min_n": min_n, "max_n": max_n, "bow": "<", "eow": ">"}
-    return found | {"n_buckets": 0}, at + stated
-
-
-def sound(decoded):
-    """Whether nothing is wrong with a file that the reference decoder reads."""
-    ngrams = [text for text, _ in decoded.ngrams]
-    repeated = len(set(decoded.words or [])) < len(decoded.words or [])
-    try:
-        tomllib.loads(decoded.metadata or "")
-    except tomllib.TOMLDecodeError:
-        return False
-    return not repeated and len(set(ngrams)) == len(ngrams)
-
-
-def judge(path, backend, data, original, lookups=LOOKUPS):
-    """Return what is wrong with what embmap makes of the bytes in a file; "" when nothing is.
-
-    `data` are the bytes in the file, `original` those before they were damaged.
-    """
-    try:
-        with np.errstate(all="ignore"):  # hostile floats overflow, that is their answer
-            try:
-                f = embmap.open(path, backend=backend)
-            except embmap.EmbmapError:
-                return ""
-            with f:
-                found = answers(f, lookups)
-                is_sound = attempt(lambda: f.verify().ok)
-                explicit = any(chunk.name == "explicit vocabulary" for chunk in f.chunks)
-                chunk_ids = [chunk.id for chunk in f.chunks]
-    except Exception as error:  # the point of all this
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__} from {place.filename}:{place.lineno}: {error}"
-    decoded = decoded_or_none(data)
-    if decoded is not None:
-        expected = expected_answers(decoded, lookups)
-        wrong = [part for part in expected if not agrees(part, found[part], expected[part])]
-        for part in wrong:
-            if found[part] is not REFUSED and found[part] is not None:
-                return f"{part} is {found[part]!r} and not {expected[part]!r}"
-        is_right = is_sound is (sound(decoded) and not wrong)
-        return "" if is_right else f"verify says {is_sound}, wrong are {wrong}"
-    # Rows of subwords follow from the head of the vocabulary alone, which may be sound.
-    given = {
-        part: answer
-        for part, answer in found.items()
-        if answer is not REFUSED
-        and answer is not None
-        and (explicit or part[0] != "subwords")
-        and not agrees(part, answer, answers_before(original, tuple(lookups))[part])
-    }
-    tolerant = tolerantly_decoded(data) if given else None
-    expected = {} if tolerant is None else expected_answers(tolerant, lookups)
-    for part, answer in given.items():
-        if part not in expected or not agrees(part, answer, expected[part]):
-            return f"{part} is {answer!r}, though the reference refuses the bytes"
-    # The decoder knows the draft's storage only after the draft's vocabularies; here any will do.
-    hybrid = f.layout == "draft" and chunk_ids.count(1) == 2
-    wrong = is_sound is True and not hybrid
-    return "verify finds nothing wrong, but the reference does" if wrong else ""
-
-
-@functools.cache
-def answers_before(original, lookups):
-    return expected_answers(reference.decode(original), lookups)
-
-
-class Damaged:
-    """A file that is damaged again and again, and all that went wrong with it."""
-
-    def __init__(self, path, original):
-        self.path = path
-        self.original = original
-        self.wrong = []
-        self.n = 0
-        path.write_bytes(original)
-
-    def judge(self, what, data, backend="mmap", lookups=LOOKUPS):
-        self.n += 1
-        problem = judge(self.path, backend, data, self.original, lookups)
-        if problem:
-            self.wrong.append(f"{what}, {backend}: {problem}"[:300])
-
-    def replaced(self, what, data, backend="mmap", lookups=LOOKUPS):
-        """Judge other bytes in place of the whole."""
-        self.path.write_bytes(data)
-        self.judge(what, data, backend, lookups)
-
-    def check(self):
-        assert self.n
-        shown = "\n".join(self.wrong[:12])
-        assert not self.wrong, f"{len(self.wrong)} of {self.n} damages:\n{shown}"
 
 
 @each_small_file
@@ -450,44 +138,7 @@ def test_every_truncation_of_real_files_is_noticed(tmp_path, backend, conformanc
 
 # ---------------------------------------------------------------------------------- hostile counts
 
-# Where the counts and sizes of a chunk stand after its head, in every layout: offset, size.
-_SUBWORDS = [(0, 8), (8, 4), (12, 4), (16, 4), (0, 4), (4, 4), (12, 8), (20, 4)]
-_QUANTIZED = [(0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 4), (32, 4)]
-COUNTS = {
-    0: [(0, 8), (8, 4)],
-    1: [(0, 8), (8, 4), (12, 4), *_QUANTIZED],
-    2: [(0, 8), (8, 4), (12, 4)],
-    3: _SUBWORDS,
-    4: _QUANTIZED,
-    5: [],
-    6: [(0, 8), (8, 4)],
-    7: _SUBWORDS,
-    8: [(0, 8), (8, 8), (16, 4), (20, 4), (0, 4), (4, 4), (8, 4), (24, 4)],
-    9: [(0, 4), (4, 4), (8, 8), (16, 4), (20, 4), (24, 4), (29, 4)],
-}
 HOSTILE = {4: [2**31, 2**32 - 1], 8: [2**31, 2**32 - 1, 2**63, 2**64 - 1]}
-
-
-def chunks_of(data):
-    """Identifier and offset of every chunk, by the lengths they state."""
-    offset = 12 + 4 * struct.unpack_from("<I", data, 8)[0] if data[:4] == b"FiFu" else 0
-    while offset + 12 <= len(data):
-        id, nbytes = struct.unpack_from("<IQ", data, offset)
-        yield id, offset
-        offset += 12 + nbytes
-
-
-def count_fields(data):
-    """Offset and size of every count, size and identifier of a file."""
-    fields = [(0, 4), (4, 4), (8, 4)]
-    for id, offset in chunks_of(data):
-        counts = [(offset + 12 + at, nbytes) for at, nbytes in COUNTS.get(id, [])]
-        fields += [(offset, 4), (offset + 4, 8), *counts]
-    return [(at, nbytes) for at, nbytes in fields if at + nbytes <= len(data)]
-
-
-def with_field(data, offset, nbytes, value):
-    return data[:offset] + value.to_bytes(nbytes, "little") + data[offset + nbytes :]
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -1003,94 +654,6 @@ def test_reads_from_a_mapped_file_that_shrank_raise_instead_of_killing(shrunk_ou
 
 
 # ------------------------------------------------------------------------ stale or damaged indexes
-
-# Each a part of others, so that a start that is off by one finds another word.
-INDEXED_WORDS = ["", "a", "b", "ab", "ba", "aab", "abb", "aba", "bab", "aaab", "baba", "ababa", "ü"]
-INDEXED = {
-    "words": content(words=INDEXED_WORDS),
-    "n-grams": content("explicit", words=INDEXED_WORDS),
-}
-
-
-def words_nearby(words):
-    """Every word that starts that are off by one could make of a vocabulary."""
-    data = b"".join(struct.pack("<I", len(word.encode())) + word.encode() for word in words)
-    found = dict.fromkeys([*words, "absent", "c", "abab"])
-    end = 0
-    for word in words:
-        start = end + 4
-        end = start + len(word.encode())
-        for first, last in itertools.product(range(start - 1, start + 2), range(end - 1, end + 2)):
-            try:
-                found[data[max(first, 0) : max(last, 0)].decode()] = None
-            except UnicodeDecodeError:
-                continue
-    return list(found)
-
-
-NEARBY = words_nearby(INDEXED_WORDS)
-ROW_OF = {word: row for row, word in reversed(list(enumerate(INDEXED_WORDS)))}
-
-
-class Index:
-    """A data file and its index, which is damaged again and again."""
-
-    def __init__(self, path, name="words"):
-        self.path = path
-        self.made = INDEXED[name]
-        path.write_bytes(reference.encode(self.made))
-        with embmap.open(path) as f:
-            self.index = f.build_index()
-        self.good = self.index.read_bytes()
-        self.subwords = {word: reference.subword_rows(self.made, word) for word in ["ab", "üb>"]}
-        self.wrong = []
-        self.refused = 0
-        self.n = 0
-
-    def judge(self, what, backend, words=NEARBY):
-        """Look everything up with the index as it is now."""
-        for index in ("auto", "require"):
-            self.n += 1
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                try:
-                    problem = self.problem(backend, index, words)
-                except embmap.StaleIndexError:
-                    self.refused += 1
-                    problem = "" if index == "require" else "StaleIndexError"
-                except Exception as error:
-                    place = traceback.extract_tb(error.__traceback__)[-1]
-                    problem = f"{type(error).__name__} {place.filename}:{place.lineno} {error}"
-            strange = [each for each in caught if each.category is not embmap.StaleIndexWarning]
-            if strange or (caught and index == "require"):
-                problem = problem or f"warned {caught[0].category.__name__}: {caught[0].message}"
-            if problem:
-                self.wrong.append(f"{what}, {backend}, {index}: {problem}"[:300])
-
-    def problem(self, backend, index, words):
-        with embmap.open(self.path, backend=backend, index=index) as f:
-            rows = f.find(words).tolist()
-            for word, row in zip(words, rows, strict=True):
-                expected = ROW_OF.get(word, -1)
-                if row != expected:
-                    return f"find: {word!r} is in row {row} and not {expected}"
-            for word in words:
-                row = int(f.find([word])[0])
-                if row != ROW_OF.get(word, -1):
-                    return f"{word!r} is in row {row} and not {ROW_OF.get(word, -1)}"
-            if list(f.vocab) != INDEXED_WORDS:
-                return f"the words are {list(f.vocab)}"
-            if f["ababa"].tobytes() != self.made.matrix[ROW_OF["ababa"]].tobytes():
-                return "a vector is wrong"
-            for word, expected in self.subwords.items():
-                if f.subword_rows(word).tolist() != expected:
-                    return f"rows of {word!r} are {f.subword_rows(word)} and not {expected}"
-        return ""
-
-    def check(self):
-        shown = "\n".join(self.wrong[:12])
-        assert not self.wrong, f"{len(self.wrong)} of {self.n} damages:\n{shown}"
-        assert self.refused
 
 
 @pytest.mark.parametrize("name", INDEXED)

@@ -1,0 +1,96 @@
+"""What the judges of every format share: answers that are refusals, verdicts, and a tally of them.
+
+A judge opens damaged bytes with embmap, asks for everything, and compares the answers with those of
+a slow decoder. Its verdict says what embmap did, and what is wrong with that, if anything.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import embmap
+
+__all__ = [
+    "NOT_OPENED",
+    "PARTLY_READ",
+    "READ",
+    "REFUSED",
+    "UNKNOWN",
+    "Damages",
+    "Verdict",
+    "attempt",
+    "bits",
+    "crash",
+    "outcome_of",
+]
+
+REFUSED = "refused"  # answer: any EmbmapError
+UNKNOWN = "unknown"  # answer: UnknownWordError
+
+NOT_OPENED = "refused when opened"
+PARTLY_READ = "partly refused when read"
+READ = "read"
+
+
+class Verdict(NamedTuple):
+    """What embmap did with some bytes, and what is wrong with that; "" when nothing is."""
+
+    outcome: str
+    problem: str = ""
+
+
+def attempt(read: Callable[[], Any]) -> Any:
+    """Read, or say how it was refused; any other exception is a failure of the test."""
+    try:
+        return read()
+    except embmap.UnknownWordError:
+        return UNKNOWN
+    except embmap.EmbmapError:
+        return REFUSED
+
+
+def outcome_of(found: dict[Any, Any]) -> str:
+    """Whether all that was asked was read."""
+    refused = any(isinstance(answer, str) and answer is REFUSED for answer in found.values())
+    return PARTLY_READ if refused else READ
+
+
+def bits(array: Any) -> Any:
+    """Dtype, shape and bits of an array, every NaN made the same; a refusal as it is."""
+    if isinstance(array, str):
+        return array
+    if array.dtype.kind == "f":
+        array = np.array(array, order="C")
+        array[np.isnan(array)] = np.nan
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def crash(error: Exception) -> Verdict:
+    """Judge an exception that is none of embmap's."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    message = f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
+    return Verdict("crashed", message)
+
+
+class Damages:
+    """A file that is damaged again and again, and all that went wrong with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wrong: list[str] = []
+        self.n = 0
+
+    def note(self, what: str, problem: str) -> None:
+        """Keep what went wrong, if anything did."""
+        if problem:
+            self.wrong.append(f"{what}: {problem}"[:400])
+
+    def check(self) -> None:
+        assert self.n
+        shown = "\n".join(self.wrong[:12])
+        assert not self.wrong, f"{len(self.wrong)} of {self.n} damages:\n{shown}"
