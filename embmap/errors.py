@@ -30,6 +30,9 @@ def _rebuild(cls: type[EmbmapError], args: tuple[Any, ...], state: dict[str, Any
     return error
 
 
+_LONGEST = 200  # characters of a value in a message
+
+
 class EmbmapError(Exception):
     """Base class of every error that embmap raises about a file or a word."""
 
@@ -88,10 +91,16 @@ class FormatError(EmbmapError, ValueError):
         text = f"{', '.join(where)}: {self.message}" if where else self.message
         details = []
         if self.found is not None:
-            details.append(f"found {self.found}")
+            details.append(f"found {_shortened(self.found)}")
         if self.expected is not None:
-            details.append(f"expected {self.expected}")
+            details.append(f"expected {_shortened(self.expected)}")
         return f"{text} ({', '.join(details)})" if details else text
+
+
+def _shortened(value: object) -> str:
+    """Return a value as text of a length that a message can hold, whatever the file gives."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class TruncatedError(FormatError):

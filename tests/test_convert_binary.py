@@ -1,7 +1,5 @@
 """word2vec's and fastText's binary files, arrays and pickles: truncated, damaged, hostile."""
 
-import io
-import json
 import pickle
 import struct
 import zipfile
@@ -13,37 +11,7 @@ from hypothesis import strategies as st
 
 import embmap
 from embmap.subwords import FastTextIndexer
-
-WORDS = ["</s>", "berlin", "zürich", "東京"]
-DIM = 3
-RNG = np.random.default_rng(1)
-
-
-def fasttext(
-    words=WORDS,
-    *,
-    labels=(),
-    matrix=None,
-    model=2,
-    buckets=7,
-    lengths=(2, 4),
-    version=12,
-    pruned=-1,
-    quantized=0,
-):
-    """A fastText model, byte for byte as fastText saves it."""
-    rows = len(words) + (buckets if lengths[1] else 0)
-    matrix = RNG.standard_normal((rows, DIM)).astype("<f4") if matrix is None else matrix
-    parts = [struct.pack("<ii", 793712314, version)]
-    parts.append(struct.pack("<12id", DIM, 5, 5, 1, 5, 1, 2, model, buckets, *lengths, 100, 1e-4))
-    n = len(words) + len(labels)
-    parts.append(struct.pack("<iiiqq", n, len(words), len(labels), 100, pruned))
-    for kind, entries in ((0, words), (1, labels)):
-        parts += [entry.encode() + b"\0" + struct.pack("<qb", 9, kind) for entry in entries]
-    parts.append(struct.pack("<?qq", quantized, *matrix.shape) + matrix.tobytes())
-    output = np.zeros((n, DIM), "<f4")
-    parts.append(struct.pack("<?qq", 0, *output.shape) + output.tobytes())
-    return b"".join(parts), matrix
+from tests.judges.inputs import DIM, RNG, WORDS, fasttext, npy, tensors, word2vec
 
 
 def test_fasttext_words_are_means_with_their_ngrams(tmp_path):
@@ -148,16 +116,6 @@ def test_fasttext_with_wrong_bytes_converts_or_says_why_not(tmp_path_factory, da
         assert not (folder / "a.fifu").exists()
 
 
-def word2vec(words=WORDS, newline=b"\n"):
-    vectors = RNG.standard_normal((len(words), DIM)).astype("<f4")
-    parts = [b"%d %d\n" % vectors.shape]
-    parts += [
-        word.encode() + b" " + row.tobytes() + newline
-        for word, row in zip(words, vectors, strict=True)
-    ]
-    return b"".join(parts), vectors
-
-
 @pytest.mark.parametrize("newline", [b"", b"\n"])
 def test_word2vec_with_and_without_newlines(tmp_path, newline):
     data, vectors = word2vec(newline=newline)
@@ -201,12 +159,6 @@ def test_word2vec_words_that_are_not_utf8(tmp_path):
     embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", lossy=True)
     with embmap.open(tmp_path / "a.fifu") as file:
         assert list(file) == ["ab\ufffd", "c"]
-
-
-def npy(array):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def npz(array):
@@ -253,6 +205,28 @@ def test_npy_files_of_python_2_are_read(tmp_path):
     assert np.load(tmp_path / "b.npy").tolist() == np.eye(3).tolist()
 
 
+def test_archives_with_offsets_before_their_start_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.eye(3))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    # Where the directory starts, moved on: zipfile takes it for the start of the archive.
+    struct.pack_into("<I", data, end + 16, struct.unpack_from("<I", data, end + 16)[0] + 200)
+    (tmp_path / "a.npz").write_bytes(data)
+    for name in (None, "x"):
+        with pytest.raises(embmap.FormatError, match="npz"):
+            embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy", tensor=name)
+    assert not (tmp_path / "b.npy").exists()
+
+
+def test_archives_with_names_that_are_not_utf8_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", ü=np.eye(3))
+    data = (tmp_path / "a.npz").read_bytes()
+    first = data.index("ü".encode())  # in the member's own head, and not in the directory
+    (tmp_path / "a.npz").write_bytes(data[:first] + b"\xff" + data[first + 1 :])
+    with pytest.raises(embmap.FormatError, match="npz"):
+        embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy")
+
+
 def test_fortran_order_and_cut_archives(tmp_path):
     rows = np.arange(12, dtype="f4").reshape(4, 3)
     np.save(tmp_path / "a.npy", np.asfortranarray(rows))
@@ -266,11 +240,6 @@ def test_fortran_order_and_cut_archives(tmp_path):
             embmap.convert(tmp_path / "c.npz", tmp_path / "b.npy")
 
 
-def tensors(header, data=b""):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
 GOOD = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 
 
@@ -282,6 +251,8 @@ GOOD = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         tensors({"x": {**GOOD, "shape": [-2, -2]}}, bytes(16)),
         tensors({"x": {**GOOD, "shape": [2.0, 2]}}, bytes(16)),
         tensors({"x": {**GOOD, "dtype": "F8_E4M3"}}, bytes(16)),
+        tensors({"x": {**GOOD, "dtype": {"F32": []}}}, bytes(16)),
+        tensors({"x": {**GOOD, "dtype": ["F32"]}}, bytes(16)),
         tensors({"x": {**GOOD, "data_offsets": [16, 0]}}, bytes(16)),
         tensors({"x": {**GOOD, "data_offsets": "ab"}}, bytes(16)),
         tensors({"x": []}),
@@ -295,6 +266,15 @@ def test_bad_safetensors_are_refused(tmp_path, data):
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(ValueError, match=r"."):
         embmap.convert(tmp_path / "a", tmp_path / "b.npy", input_format="safetensors", tensor="x")
+
+
+@pytest.mark.parametrize("field", ["dtype", "data_offsets"])
+def test_errors_quote_only_the_start_of_what_a_file_holds(tmp_path, field):
+    (tmp_path / "a").write_bytes(tensors({"x": {**GOOD, field: ["long"] * 10_000}}, bytes(16)))
+    with pytest.raises(embmap.FormatError, match="long") as caught:
+        embmap.convert(tmp_path / "a", tmp_path / "b.npy", input_format="safetensors")
+    assert len(str(caught.value)) < 1000
+    assert caught.value.found == ["long"] * 10_000
 
 
 def test_bfloat16_tensors_become_float32(tmp_path):

@@ -137,6 +137,15 @@ def test_what_is_written_reads_back_exactly(tmp_path_factory, entries):
         assert np.asarray(file.vectors).tobytes() == vectors.tobytes()
 
 
+@pytest.mark.parametrize("dim", [10**9, 2**31, 2**63, 2**64, 10**100])
+def test_floret_tables_of_more_numbers_than_lines_hold_are_refused(tmp_path, dim):
+    (tmp_path / "a.floret").write_text(f"1 {dim} 1 3 1 7 < >\n0 1.5\n")
+    for format in (None, "floret"):
+        with pytest.raises(embmap.FormatError):
+            embmap.convert(tmp_path / "a.floret", tmp_path / "b.fifu", input_format=format)
+    assert not (tmp_path / "b.fifu").exists()
+
+
 @given(st.binary(max_size=80))
 def test_any_bytes_convert_or_say_why_not(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("bytes")

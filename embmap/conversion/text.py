@@ -119,7 +119,7 @@ def read_floret_head(file: MappedFile) -> tuple[TextHead, tuple[int, ...], str, 
     """
     head = file.read(0, min(4096, file.nbytes)).partition(b"\n")
     parts = head[0].split()
-    if not head[1] or len(parts) != 8 or not all(part.isdigit() for part in parts[:6]):
+    if not head[1] or len(parts) != 8 or not _FLORET_SIZES.fullmatch(b" ".join(parts[:6])):
         return None
     n_buckets, dim, *sizes = (int(part) for part in parts[:6])
     try:
@@ -127,6 +127,10 @@ def read_floret_head(file: MappedFile) -> tuple[TextHead, tuple[int, ...], str, 
     except UnicodeDecodeError:
         return None
     return TextHead(len(head[0]) + 1, dim, n_buckets), tuple(sizes), bow, eow
+
+
+# Buckets, dimension, and four more; of the dimension no more digits than read_head takes.
+_FLORET_SIZES = re.compile(rb"\d{1,18} \d{1,9}(?: \d{1,18}){4}")
 
 
 def _sample(file: MappedFile) -> list[bytes]:

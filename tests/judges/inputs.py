@@ -1,0 +1,64 @@
+"""Inputs of conversions, byte for byte as other programs write them."""
+
+import io
+import json
+import struct
+
+import numpy as np
+
+__all__ = ["DIM", "RNG", "WORDS", "fasttext", "npy", "tensors", "word2vec"]
+
+WORDS = ["</s>", "berlin", "zürich", "東京"]
+DIM = 3
+RNG = np.random.default_rng(1)
+
+
+def fasttext(
+    words=WORDS,
+    *,
+    labels=(),
+    matrix=None,
+    model=2,
+    buckets=7,
+    lengths=(2, 4),
+    version=12,
+    pruned=-1,
+    quantized=0,
+):
+    """A fastText model, byte for byte as fastText saves it."""
+    rows = len(words) + (buckets if lengths[1] else 0)
+    matrix = RNG.standard_normal((rows, DIM)).astype("<f4") if matrix is None else matrix
+    parts = [struct.pack("<ii", 793712314, version)]
+    parts.append(struct.pack("<12id", DIM, 5, 5, 1, 5, 1, 2, model, buckets, *lengths, 100, 1e-4))
+    n = len(words) + len(labels)
+    parts.append(struct.pack("<iiiqq", n, len(words), len(labels), 100, pruned))
+    for kind, entries in ((0, words), (1, labels)):
+        parts += [entry.encode() + b"\0" + struct.pack("<qb", 9, kind) for entry in entries]
+    parts.append(struct.pack("<?qq", quantized, *matrix.shape) + matrix.tobytes())
+    output = np.zeros((n, DIM), "<f4")
+    parts.append(struct.pack("<?qq", 0, *output.shape) + output.tobytes())
+    return b"".join(parts), matrix
+
+
+def word2vec(words=WORDS, newline=b"\n"):
+    """A binary file of word2vec, and its vectors."""
+    vectors = RNG.standard_normal((len(words), DIM)).astype("<f4")
+    parts = [b"%d %d\n" % vectors.shape]
+    parts += [
+        word.encode() + b" " + row.tobytes() + newline
+        for word, row in zip(words, vectors, strict=True)
+    ]
+    return b"".join(parts), vectors
+
+
+def npy(array):
+    """An array as numpy saves it."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def tensors(header, data=b""):
+    """A safetensors file of a header, given as values or bytes."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
