@@ -408,7 +408,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("depth", [100, 100_000, 1_000_000])
+@pytest.mark.parametrize("depth", [100, 300, 100_000, 1_000_000])
 @pytest.mark.parametrize("kind", NESTED)
 def test_deep_nesting_is_refused_or_read(damaged, kind, depth):
     opening, closing = NESTED[kind]

@@ -32,7 +32,8 @@ def main() -> int:
     parser.add_argument(
         "--replay", nargs=2, metavar=("PART", "TRIAL"), help="repeat one trial in this process"
     )
-    parser.add_argument("--write", action="store_true", help=f"put the table into {_PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--page", type=Path, default=_PAGE, help="security.md of docs by default")
     parser.add_argument(
         "--save",
         type=Path,
@@ -77,7 +78,7 @@ def main() -> int:
     print(report.failures(campaign))
     print(report.table(campaign))
     if options.write:
-        write("campaign", report.table(campaign), _PAGE)
+        write("campaign", report.table(campaign), options.page)
     return 1 if campaign.n_failures else 0
 
 

@@ -11,7 +11,7 @@ from tests.campaign.part import Part
 __all__ = ["MODULES", "load_parts"]
 
 # One line for each module, in the order of the table.
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("tests.campaign.files", "tests.campaign.inputs")
 
 
 def load_parts(modules: Iterable[str] = MODULES) -> dict[str, type[Part]]:

@@ -141,9 +141,25 @@ def parse_json(text: bytes) -> Any:
         return found
 
     try:
-        return json.loads(text.decode(), object_pairs_hook=no_key_twice)
+        found = json.loads(text.decode(), object_pairs_hook=no_key_twice)
     except (ValueError, RecursionError) as error:
         raise InvalidFile(f"not JSON: {error}") from error
+    if depth(found) > 256:
+        raise InvalidFile("nested too deep")
+    return found
+
+
+def depth(value: Any) -> int:
+    """Return how deep lists and objects stand in one another."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        each, level = waiting.pop()
+        if isinstance(each, (dict, list)):
+            deepest = max(deepest, level)
+            waiting += [
+                (item, level + 1) for item in (each.values() if isinstance(each, dict) else each)
+            ]
+    return deepest
 
 
 def _columns(header: dict[str, Any], version: str) -> list[Column]:
