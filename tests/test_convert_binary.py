@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import embmap
 from embmap.subwords import FastTextIndexer
-from tests.judges.inputs import DIM, RNG, WORDS, fasttext, npy, tensors, word2vec
+from tests.judges.inputs import DIM, RNG, WORDS, fasttext, npy, npz, tensors, word2vec
 
 
 def test_fasttext_words_are_means_with_their_ngrams(tmp_path):
@@ -159,12 +159,6 @@ def test_word2vec_words_that_are_not_utf8(tmp_path):
     embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", lossy=True)
     with embmap.open(tmp_path / "a.fifu") as file:
         assert list(file) == ["ab\ufffd", "c"]
-
-
-def npz(array):
-    stream = io.BytesIO()
-    np.savez(stream, x=array)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-__all__ = ["DIM", "RNG", "WORDS", "fasttext", "npy", "tensors", "word2vec"]
+__all__ = ["DIM", "RNG", "WORDS", "fasttext", "npy", "npz", "tensors", "word2vec"]
 
 WORDS = ["</s>", "berlin", "zürich", "東京"]
 DIM = 3
@@ -62,3 +62,10 @@ def tensors(header, data=b""):
     """A safetensors file of a header, given as values or bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
+
+
+def npz(array):
+    """An archive of one array, x, as numpy saves it."""
+    stream = io.BytesIO()
+    np.savez(stream, x=array)
+    return stream.getvalue()
