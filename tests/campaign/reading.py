@@ -14,9 +14,9 @@ import numpy as np
 import embmap
 from embmap.errors import EmbmapError
 
-__all__ = ["READERS", "answer_of", "open_source", "read_disturbed"]
+__all__ = ["FILES", "QUESTIONS", "READERS", "answer_of", "open_source", "read_disturbed"]
 
-_FILES = (
+FILES = (
     "data.fifu",
     "subwords.fifu",
     "quantized.fifu",
@@ -64,8 +64,8 @@ def _near(file: Any) -> Any:
 
 
 def _info(file: Any) -> Any:
-    ways = ("backend", "zero_copy")  # these differ
-    return sorted((k, repr(v)) for k, v in file.info().items() if k not in ways)
+    file.info()  # has to be there; where the index is differs
+    return file.format, file.layout, file.shape, str(file.dtype), len(file), repr(file.metadata)
 
 
 def _verified(file: Any) -> Any:
@@ -75,7 +75,7 @@ def _verified(file: Any) -> Any:
 
 
 _TOLD = "problems reported"
-_ASKS: dict[str, Callable[[Any], Any]] = {
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "words": _words,
     "one word": _one,
     "rows of words": _rows,
@@ -89,9 +89,9 @@ _ASKS: dict[str, Callable[[Any], Any]] = {
 }
 READERS = {  # name: file, back end, what is asked
     f"{ask} of {file} by {backend}": (file, backend, ask)
-    for file in _FILES
+    for file in FILES
     for backend in ("read", "cached", "mmap")
-    for ask in _ASKS
+    for ask in QUESTIONS
 }
 
 
@@ -107,7 +107,7 @@ def answer_of(file: Any, ask: str) -> Any:
     """Ask an open file; "cached" is asked again when it is not in memory."""
     while True:
         try:
-            return _ASKS[ask](file)
+            return QUESTIONS[ask](file)
         except BlockingIOError:
             np.asarray(file.vectors)
 
