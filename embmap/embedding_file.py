@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import ClosedError, EmbmapError, FormatError, StaleIndexError, UnknownWordError
+from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
 from embmap.index_file import write_index
 from embmap.index_source import IndexSource, default_index_path
 from embmap.mapping import MappedFile
@@ -52,6 +52,7 @@ class EmbeddingFile(ABC):
     """
 
     format: ClassVar[str]
+    _parts: ClassVar[tuple[str, ...]] = ()  # attributes of a format that close() lets go of
 
     def __init__(
         self,
@@ -506,7 +507,10 @@ class EmbeddingFile(ABC):
         try:
             for words in self._indexed_vocabularies():
                 verify_words(words, report, progress)
-        except EmbmapError as error:  # stored n-grams cannot be reached behind damaged words
+        except (
+            FormatError,
+            StaleIndexError,
+        ) as error:  # stored n-grams cannot be reached behind damaged words
             if self._vocabulary is not None:
                 verify_words(self._vocabulary, report, progress)
             report.error(str(error), getattr(error, "offset", None))
@@ -609,9 +613,10 @@ class EmbeddingFile(ABC):
     def close(self) -> None:
         """Let go of the file. Arrays already handed out stay valid; further calls raise."""
         self.closed = True
-        gone: Any = _Closed(self._path)
-        self._file = self._words = self._vocabulary = self._matrix = gone
-        self._rows = gone
+        gone = _Closed(self._path)
+        # Never None or empty: a thread in the middle of an answer would take it for what is there.
+        for name in ("_file", "_words", "_vocabulary", "_matrix", "_rows", *self._parts):
+            setattr(self, name, gone)
         self._search = None
 
     def __enter__(self) -> Self:
@@ -664,6 +669,12 @@ class _Closed:
         self._raise()
 
     def __getitem__(self, item: object) -> NoReturn:
+        self._raise()
+
+    def __iter__(self) -> NoReturn:
+        self._raise()
+
+    def __len__(self) -> NoReturn:
         self._raise()
 
     def _raise(self) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embmap.errors import EmbmapError
+from embmap.errors import FormatError
 from embmap.report import Progress, Report, named
 from embmap.vocabulary import Vocabulary
 
@@ -32,8 +32,8 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
     report.checked.append(f"{noun}s")
     try:
         index = words.build(None if progress is None else named(progress, f"hashing {noun}s"))
-    except EmbmapError as error:
-        report.error(str(error), getattr(error, "offset", None))
+    except FormatError as error:
+        report.error(str(error), error.offset)
         return
     block: list[str] = []
     first = n_repeated = n_letters = 0

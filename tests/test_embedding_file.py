@@ -375,6 +375,25 @@ def test_verify_reports_progress(opened):
     assert ("checking vectors", 6, 6) in steps
 
 
+@pytest.mark.parametrize("format", ["finalfusion", "embd", "cvc", "dwe"])
+def test_a_file_that_is_closed_while_it_is_checked_is_not_called_damaged(tmp_path, vectors, format):
+    path = tmp_path / format
+    if format == "finalfusion":
+        embmap.finalfusion.write(path, WORDS, vectors)
+    elif format == "embd":
+        embmap.embd.write(path, {"a": vectors, "b": vectors}, vocab=WORDS)
+    elif format == "cvc":
+        embmap.cvc.write(path, vectors, chunk_rows=2)
+    else:
+        embmap.dwe.write(path, embmap.dwe.quantize([vectors, vectors])[0], scale=1.0)
+    file = embmap.open(path)
+    with contextlib.suppress(embmap.ClosedError):
+        assert file.verify(lambda *_: file.close()).ok
+    file.close()
+    with pytest.raises(embmap.ClosedError):
+        file.verify()
+
+
 def test_one_word_is_no_list_of_letters(opened, tmp_path):
     for call in (opened.batch, opened.find):
         with pytest.raises(TypeError, match="list of words"):

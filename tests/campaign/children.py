@@ -52,7 +52,9 @@ class Fault:
 
     folder: str
     kinds: tuple[str, ...]
-    number: int  # of the call; with 0 none fails, and the task returns how many of each kind are made
+    number: (
+        int  # of the call; with 0 none fails, and the task returns how many of each kind are made
+    )
     action: int
     lasting: bool = False  # whether later ones fail too
 

@@ -329,7 +329,9 @@ class InterruptedWrites(Part):
             state = self.stage.state(name)
             assert not self.stage.temporaries(), f"{kind}, left {self.stage.temporaries()}"
             allowed = ("old file" if old else "no file", "new file", "refused")
-            assert state in (allowed if kind == "interrupted" else ("new file",)), f"{kind}: {state}"
+            assert state in (allowed if kind == "interrupted" else ("new file",)), (
+                f"{kind}: {state}"
+            )
             self.stage.run_again(name)
         except Exception as error:
             raise AssertionError(f"{name}: {error}") from error

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile, jsonable
-from embmap.errors import EmbmapError
+from embmap.errors import FormatError
 from embmap.file_words import Words, words_of
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
 from embmap.formats.cvc.layout import FORMAT, Section, parse
@@ -50,6 +50,7 @@ class CvcFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
+    _parts = ("_chunks", "_columns")
 
     def __init__(
         self,
@@ -121,11 +122,6 @@ class CvcFile(EmbeddingFile):
         self._check_open()
         return self._offsets.n
 
-    def close(self) -> None:
-        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
-        super().close()
-        self._columns, self._chunks = {}, ()
-
     def info(self) -> dict[str, Any]:
         """Return what is known about the file without reading its data.
 
@@ -172,5 +168,5 @@ class CvcFile(EmbeddingFile):
     def _verify_chunk(check: Callable[[], Any], report: Report) -> None:
         try:
             check()
-        except EmbmapError as error:
-            report.error(str(error), getattr(error, "offset", None))
+        except FormatError as error:
+            report.error(str(error), error.offset)

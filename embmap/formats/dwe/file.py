@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from embmap.codecs.ans import LOWEST
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import EmbmapError, UnknownWordError
+from embmap.errors import FormatError, UnknownWordError
 from embmap.file_words import Words, words_of
 from embmap.formats.dwe.groups import Groups
 from embmap.formats.dwe.layout import FORMAT, entries_of, parse
@@ -57,6 +57,7 @@ class DweFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
+    _parts = ("_groups",)
 
     def __init__(
         self,
@@ -357,11 +358,6 @@ class DweFile(EmbeddingFile):
 
     # The whole file
 
-    def close(self) -> None:
-        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
-        super().close()
-        self._groups = cast(Any, self._matrix)
-
     def info(self) -> dict[str, Any]:
         """Return what is known about the file without reading its data.
 
@@ -397,7 +393,7 @@ class DweFile(EmbeddingFile):
         groups = np.arange(offsets.n_groups if offsets.layout == "blocks" else 1)
         try:
             entries = entries_of(self._file, offsets, steps, groups)
-        except EmbmapError:  # damaged entries are for verify to tell about
+        except FormatError:  # damaged entries are for verify to tell about
             return [(offset, 0) for offset in offsets.model_offsets]
         # Whatever comes next ends them; of blocks, a state stands before the words.
         starts = entries.positions - (2 if offsets.layout == "blocks" else 0)
@@ -417,8 +413,8 @@ class DweFile(EmbeddingFile):
         for t in range(self.num_timesteps):
             try:
                 problems, ends[t] = self._groups.check(t)
-            except EmbmapError as error:
-                report.error(str(error), getattr(error, "offset", None))
+            except FormatError as error:
+                report.error(str(error), error.offset)
                 continue
             for problem in problems[:_SHOWN]:
                 report.error(str(problem), problem.offset)

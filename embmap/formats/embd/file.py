@@ -131,6 +131,7 @@ class EmbdFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
+    _parts = ("_tensors",)
 
     def __init__(
         self,
@@ -192,11 +193,6 @@ class EmbdFile(EmbeddingFile):
         """The metadata: keys and values, all str; the last of repeated keys."""
         self._check_open()
         return dict(self._offsets.metadata)
-
-    def close(self) -> None:
-        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
-        super().close()
-        del self._tensors
 
     def info(self) -> dict[str, Any]:
         """Return what is known about the file without reading its data.

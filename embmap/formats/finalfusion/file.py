@@ -11,7 +11,7 @@ import numpy.typing as npt
 from embmap.codecs.product import ProductMatrix
 from embmap.codecs.segments import normalize, segment_sums
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import EmbmapError, FormatError, UnknownWordError
+from embmap.errors import FormatError, UnknownWordError
 from embmap.file_words import Words, words_of
 from embmap.formats.finalfusion.chunks import FORMAT, Chunk
 from embmap.formats.finalfusion.layout import parse
@@ -62,6 +62,7 @@ class FinalfusionFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
+    _parts = ("_norms", "_subwords")
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class FinalfusionFile(EmbeddingFile):
         None in a file without norms.
         """
         self._check_open()
-        return None if self._norms is None else np.asarray(self._norms).reshape(-1)
+        return None if self._norms is None else self._norms[:, 0]
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -232,11 +233,6 @@ class FinalfusionFile(EmbeddingFile):
             normalize(vectors)
         return vectors, known
 
-    def close(self) -> None:
-        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
-        super().close()
-        self._norms = self._subwords = None
-
     def _row_of(self, word: str) -> int:
         self._check_open()
         if not isinstance(word, str):
@@ -364,8 +360,8 @@ class FinalfusionFile(EmbeddingFile):
     def _attempt(report: Report, check: Any) -> None:
         try:
             check()
-        except EmbmapError as error:
-            report.error(str(error), getattr(error, "offset", None))
+        except FormatError as error:
+            report.error(str(error), error.offset)
 
     def _verify_ngrams(self, report: Report) -> None:
         """Check that the rows of stored n-grams exist and that all are used."""
