@@ -507,10 +507,7 @@ class EmbeddingFile(ABC):
         try:
             for words in self._indexed_vocabularies():
                 verify_words(words, report, progress)
-        except (
-            FormatError,
-            StaleIndexError,
-        ) as error:  # stored n-grams cannot be reached behind damaged words
+        except (FormatError, StaleIndexError) as error:  # n-grams stand behind damaged words
             if self._vocabulary is not None:
                 verify_words(self._vocabulary, report, progress)
             report.error(str(error), getattr(error, "offset", None))

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,7 +212,7 @@ def _told(reading: int, until: float) -> tuple[bytes | None, bool]:
 def _perform(asked: dict[str, Any], writing: int) -> None:
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(asked["limit"] - _LAST_WORDS, 1.0))
-    sys.stdin = open(os.devnull)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # the task must not write among our lines
     module, _, name = asked["task"].partition(":")
     function = getattr(importlib.import_module(module), name)

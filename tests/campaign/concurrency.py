@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import multiprocessing
 import random
 import shutil
@@ -241,7 +242,8 @@ def interrupt_questions(folder: str, name: str, backend: str, seed: float) -> An
         with open_source(path, backend) as other:
             answer_of(other, question)
         seconds = time.perf_counter() - begun
-        kind, found = interrupted(lambda: answer_of(file, question), rng.random() * seconds, rng)
+        work = functools.partial(answer_of, file, question)
+        kind, found = interrupted(work, rng.random() * seconds, rng)
         outcomes[kind] += 1
         if kind == "done":
             assert found == right[question], f"{question}: another answer"
@@ -325,7 +327,7 @@ class InterruptedWrites(Part):
         try:
             assert ended.status == 0, ended
             assert ended.raised is None, ended.trace
-            kind, told = ended.returned
+            kind = ended.returned
             state = self.stage.state(name)
             assert not self.stage.temporaries(), f"{kind}, left {self.stage.temporaries()}"
             allowed = ("old file" if old else "no file", "new file", "refused")
@@ -354,4 +356,4 @@ def interrupt_writing(name: str, folder: str, sources: str, version: int, seed: 
     kind, _ = interrupted(
         lambda: perform(name, folder, sources, version), 1.1 * rng.random() * seconds, rng
     )
-    return kind, seconds
+    return kind

@@ -18,7 +18,7 @@ _WRITES = ("write", "truncate", "sync", "rename", "open")
 
 
 class _Kills(Part):
-    """Kills what writes: before or halfway through its k-th call of the system, or after a while."""
+    """Kills what writes: before or halfway through a call of the system, or after a while."""
 
     names: ClassVar[list[str]]
 

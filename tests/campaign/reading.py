@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import embmap
-from embmap.errors import EmbmapError
 
 __all__ = ["FILES", "QUESTIONS", "READERS", "answer_of", "open_source", "read_disturbed"]
 

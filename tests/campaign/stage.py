@@ -102,8 +102,9 @@ class Stage:
             try:
                 read = read_back(name, self.target)
             except (EmbmapError, OSError, ValueError) as error:
-                assert name in PAIRS, f"{name} left a file that cannot be read: {error}"
-                return "refused"
+                if name in PAIRS:
+                    return "refused"
+                raise AssertionError(f"{name} left what cannot be read: {error}") from error
         if there == new.files or read == new.read:
             assert read == new.read
             return "new file"
