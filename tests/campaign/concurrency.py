@@ -1,36 +1,31 @@
-"""Many threads, children of every kind and KeyboardInterrupt at any moment."""
+"""Many threads that share a file, and children of every kind."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
 import multiprocessing
 import random
 import shutil
-import signal
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import embmap
-from embmap.errors import ClosedError, StaleIndexWarning
+from embmap.errors import ClosedError
 from tests.campaign.children import Nursery
-from tests.campaign.operations import OPERATIONS, make_sources, perform
+from tests.campaign.operations import make_sources
 from tests.campaign.part import Part
 from tests.campaign.reading import FILES, QUESTIONS, answer_of, open_source
-from tests.campaign.stage import Stage
 
-_HERE = "tests.campaign.concurrency"
-_ANSWERED = 30.0  # seconds in which another thread or process has to answer
-_BACKENDS = ("mmap", "read")
+__all__ = ["ANSWERED", "BACKENDS", "InChildren", "all_end", "answers_of"]
+
+ANSWERED = 30.0  # seconds in which another thread or process has to answer
+BACKENDS = ("mmap", "read")
 
 
-class _InChildren(Part):
+class InChildren(Part):
     """What the parts of this module share: each trial has a process of its own, which may hang."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +34,7 @@ class _InChildren(Part):
         self.sources = make_sources(folder)
 
     def outcome(self, task: str, *arguments: Any) -> Any:
-        ended = self.nursery.run(f"{_HERE}:{task}", *arguments)
+        ended = self.nursery.run(f"{type(self).__module__}:{task}", *arguments)
         told = f"{task}{arguments}"
         assert ended.status == 0, f"{told}: {ended}"
         assert ended.raised is None, f"{told}: {ended.trace}"
@@ -58,7 +53,7 @@ def answers_of(path: str) -> dict[str, Any]:
 # Threads
 
 
-class Threads(_InChildren):
+class Threads(InChildren):
     name = "64 threads"
     promise = (
         "Threads that ask one file everything at once, while its indexes are built and it may be "
@@ -69,7 +64,7 @@ class Threads(_InChildren):
     def trial(self, rng: random.Random) -> Counter[str]:
         shutil.rmtree(self.folder / "own", ignore_errors=True)
         own = shutil.copytree(self.sources / "1", self.folder / "own")
-        arguments = rng.choice(FILES), rng.choice(_BACKENDS), rng.random() < 0.5, rng.random()
+        arguments = rng.choice(FILES), rng.choice(BACKENDS), rng.random() < 0.5, rng.random()
         return Counter(self.outcome("ask_in_threads", str(own), *arguments))
 
 
@@ -84,7 +79,7 @@ def ask_in_threads(folder: str, name: str, backend: str, closing: bool, seed: fl
 
     def ask(number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
-        started.wait(_ANSWERED)
+        started.wait(ANSWERED)
         for _ in range(4):
             question = rng.choice(list(QUESTIONS))
             try:
@@ -107,15 +102,16 @@ def ask_in_threads(folder: str, name: str, backend: str, closing: bool, seed: fl
                 time.sleep(rng.random() / 50)
                 file.close()
 
-    _all_end([threading.Thread(target=ask, args=(i,), daemon=True) for i in range(64)])
+    all_end([threading.Thread(target=ask, args=(i,), daemon=True) for i in range(64)])
     assert not wrong, f"{len(wrong)} wrong: {wrong[:5]}"
     return outcomes
 
 
-def _all_end(threads: list[threading.Thread]) -> None:
+def all_end(threads: list[threading.Thread]) -> None:
+    """Start threads; all have to end."""
     for thread in threads:
         thread.start()
-    until = time.monotonic() + _ANSWERED
+    until = time.monotonic() + ANSWERED
     for thread in threads:
         thread.join(max(until - time.monotonic(), 0))
         assert not thread.is_alive(), "a thread hangs"
@@ -124,7 +120,7 @@ def _all_end(threads: list[threading.Thread]) -> None:
 # Children
 
 
-class Children(_InChildren):
+class Children(InChildren):
     name = "fork, forkserver and spawn"
     promise = (
         "Children started while threads of their parent look words up, search, index and convert "
@@ -134,7 +130,7 @@ class Children(_InChildren):
 
     def trial(self, rng: random.Random) -> Counter[str]:
         method = rng.choices(("fork", "forkserver", "spawn"), (8, 1, 1))[0]
-        arguments = rng.choice(FILES), rng.choice(_BACKENDS), rng.random()
+        arguments = rng.choice(FILES), rng.choice(BACKENDS), rng.random()
         own = self.folder / "own"
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(self.sources / "1", own)
@@ -151,7 +147,7 @@ def ask_in_children(folder: str, method: str, name: str, backend: str, seed: flo
 
     def work(number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
-        begun.wait(_ANSWERED)
+        begun.wait(ANSWERED)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             while not done.is_set():
@@ -163,7 +159,7 @@ def ask_in_children(folder: str, method: str, name: str, backend: str, seed: flo
     threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(4)]
     for thread in threads:
         thread.start()
-    begun.wait(_ANSWERED)
+    begun.wait(ANSWERED)
     context = multiprocessing.get_context(method)
     rng = random.Random(seed)
     n_children = 12 if method == "fork" else 2
@@ -177,13 +173,13 @@ def ask_in_children(folder: str, method: str, name: str, backend: str, seed: flo
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # about threads and fork
                 child.start()
-            child.join(_ANSWERED)
+            child.join(ANSWERED)
             assert child.exitcode is not None, f"a child hangs: {method}, {questions}"
             assert child.exitcode == 0, f"a child ended with {child.exitcode}: {questions}"
     finally:
         done.set()
     for thread in threads:
-        thread.join(_ANSWERED)
+        thread.join(ANSWERED)
         assert not thread.is_alive(), "a thread of the parent hangs"
     assert not wrong, wrong[:3]
     return {f"child by {method}": n_children}
@@ -206,154 +202,3 @@ def answer_as_child(given: Any, backend: str, asked: dict[str, Any]) -> None:
     for question, right in asked.items():
         found = answer_of(file, question)
         assert found == right, f"{question}: another answer"
-
-
-# Interrupts
-
-
-class InterruptedReads(_InChildren):
-    name = "KeyboardInterrupt, readers"
-    promise = (
-        "KeyboardInterrupt at any moment of a question: the file gives right answers afterwards, "
-        "to other threads too."
-    )
-    patience = 90.0
-
-    def trial(self, rng: random.Random) -> Counter[str]:
-        own = self.folder / "own"
-        shutil.rmtree(own, ignore_errors=True)
-        shutil.copytree(self.sources / "1", own)
-        arguments = rng.choice(FILES), rng.choice(_BACKENDS), rng.random()
-        return Counter(self.outcome("interrupt_questions", str(own), *arguments))
-
-
-def interrupt_questions(folder: str, name: str, backend: str, seed: float) -> Any:
-    """Interrupt questions to a file, each opened anew or not."""
-    path = f"{folder}/{name}"
-    right = answers_of(path)
-    rng = random.Random(seed)
-    outcomes: Counter[str] = Counter()
-    file = None
-    for _ in range(15):
-        if file is None or rng.random() < 0.3:
-            file = open_source(path, backend)
-        question = rng.choice(sorted(right))
-        begun = time.perf_counter()
-        with open_source(path, backend) as other:
-            answer_of(other, question)
-        seconds = time.perf_counter() - begun
-        work = functools.partial(answer_of, file, question)
-        kind, found = interrupted(work, rng.random() * seconds, rng)
-        outcomes[kind] += 1
-        if kind == "done":
-            assert found == right[question], f"{question}: another answer"
-        check = rng.sample(sorted(right), 2)
-        wrong: list[str] = []
-        ask = threading.Thread(target=_compare, args=(file, right, check, wrong), daemon=True)
-        _all_end([ask])
-        _compare(file, right, check, wrong)
-        assert not wrong, f"after {question} was interrupted: {wrong}"
-    return outcomes
-
-
-def _compare(file: Any, right: dict[str, Any], questions: list[str], wrong: list[str]) -> None:
-    for question in questions:
-        try:
-            if answer_of(file, question) != right[question]:
-                wrong.append(f"{question}: another answer")
-        except BaseException as error:
-            wrong.append(f"{question}: {type(error).__name__}: {error}")
-
-
-def interrupted(work: Callable[[], Any], after: float, rng: random.Random) -> tuple[str, Any]:
-    """Work, with a KeyboardInterrupt after so many seconds; says whether it came in time."""
-    if rng.random() < 0.5:  # as from the keyboard
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, max(after, 1e-6))
-            found = work()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            return "interrupted", None
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        return "done", found
-    told: list[Any] = []
-
-    def inside() -> None:
-        try:
-            told.append(("done", work()))
-        except KeyboardInterrupt:
-            told.append(("interrupted", None))
-        except BaseException as error:
-            told.append(("raised", error))
-
-    # As notebooks interrupt what runs in a thread of theirs.
-    thread = threading.Thread(target=inside, daemon=True)
-    thread.start()
-    time.sleep(after)
-    number = ctypes.c_ulong(thread.ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(KeyboardInterrupt))
-    thread.join(_ANSWERED)
-    assert not thread.is_alive(), "what was interrupted hangs"
-    if not told:  # it came between the last line of the thread and its end
-        return "interrupted", None
-    kind, found = told[0]
-    if kind == "raised":
-        raise found
-    return kind, found
-
-
-class InterruptedWrites(Part):
-    name = "KeyboardInterrupt, writers and conversions"
-    promise = (
-        "KeyboardInterrupt at any moment of writing: the old file or the new one, no temporary "
-        "file left, and the next run succeeds."
-    )
-    patience = 90.0
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.nursery = Nursery(folder)
-        self.stage = Stage(folder)
-
-    def trial(self, rng: random.Random) -> str:
-        name = rng.choice(sorted(OPERATIONS))
-        old = rng.random() < 0.8
-        self.stage.lay(name, old=old)
-        arguments = self.stage.arguments(name)
-        ended = self.nursery.run(f"{_HERE}:interrupt_writing", *arguments, rng.random())
-        try:
-            assert ended.status == 0, ended
-            assert ended.raised is None, ended.trace
-            kind = ended.returned
-            state = self.stage.state(name)
-            assert not self.stage.temporaries(), f"{kind}, left {self.stage.temporaries()}"
-            allowed = ("old file" if old else "no file", "new file", "refused")
-            assert state in (allowed if kind == "interrupted" else ("new file",)), (
-                f"{kind}: {state}"
-            )
-            self.stage.run_again(name)
-        except Exception as error:
-            raise AssertionError(f"{name}: {error}") from error
-        return f"{state}, {kind}"
-
-    def close(self) -> None:
-        self.nursery.close()
-
-
-def interrupt_writing(name: str, folder: str, sources: str, version: int, seed: float) -> Any:
-    """Write once to know how long that takes, then again with an interrupt."""
-    rng = random.Random(seed)
-    warnings.simplefilter("ignore", StaleIndexWarning)
-    own = Path(folder).with_name("measured")
-    shutil.rmtree(own, ignore_errors=True)
-    shutil.copytree(folder, own)
-    begun = time.perf_counter()
-    perform(name, str(own), sources, version)
-    seconds = time.perf_counter() - begun
-    kind, _ = interrupted(
-        lambda: perform(name, folder, sources, version), 1.1 * rng.random() * seconds, rng
-    )
-    return kind

@@ -226,8 +226,12 @@ class _Served(Part):
         except RemoteError as error:
             if not error.status and self._killing:
                 return "connection lost"
-            assert error.status in _REFUSALS, error
-            return f"{error.status}"
+            status = error.status
+        else:
+            status = 200
+        if status != 200:
+            assert status in _REFUSALS, status
+            return f"{status}"
         assert truth.is_right([word], [found], begin, time.monotonic()), f"{word} by the client"
         return "right answer"
 

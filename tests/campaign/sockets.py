@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.campaign.malformed import ambiguous_lengths, odd_heads
 from tests.campaign.part import Part
 from tests.campaign.wire import Answer, Target, Wire, get, lookups, post
 
@@ -122,43 +123,7 @@ class RawSockets(Part):
         """A second request may hide in the body of the first: it is never answered as well."""
         hidden = self.target.ask(self.row(rng))
         body = b'{"words": ["w1"]}'
-        n = len(body)
-        whole = b"%x\r\n%s\r\n0\r\n\r\n" % (n, body)
-        length, chunked = f"Content-Length: {n}", "Transfer-Encoding: chunked"
-        lines, sent = rng.choice(
-            [
-                ((length, chunked), whole),
-                ((chunked, length), whole),
-                ((chunked, f"Content-Length: {len(whole)}"), whole),
-                ((length, f"Content-Length: {n + 5}"), body),
-                ((f"Content-Length: {n}, {n}",), body),
-                ((f"Content-Length: {n},{n + 1}",), body),
-                ((f"Content-Length: +{n}",), body),
-                ((f"Content-Length: -{n}",), body),
-                ((f"Content-Length: 0x{n:x}",), body),
-                ((f"Content-Length: {n}_0",), body),
-                ((f"Content-Length: {n + 2**64}",), body),
-                ((f"Content-Length: {n} {n}",), body),
-                (("Content-Length: ",), body),
-                (("Content-Length : 17",), body),
-                (("Transfer-Encoding : chunked",), whole),
-                (("Transfer-Encoding: xchunked",), whole),
-                (("Transfer-Encoding: chunked, identity",), whole),
-                (("Transfer-Encoding: identity, chunked", length), whole),
-                (("Transfer-Encoding: chunked", "Transfer-Encoding: identity"), whole),
-                (("Transfer-Encoding: gzip, chunked",), whole),
-                (("Transfer-Encoding:\x0bchunked",), whole),
-                (("Transfer-Encoding: chunked\x00",), whole),
-                (("X: y\r Transfer-Encoding: chunked",), whole),
-                (("X: y\n\tTransfer-Encoding: chunked", length), body),
-                ((chunked,), b"%x;a=b\nX\r\n%s\r\n0\r\n\r\n" % (n, body)),
-                ((chunked,), b"0x%x\r\n%s\r\n0\r\n\r\n" % (n, body)),
-                ((chunked,), b"%x\n%s\n0\n\n" % (n, body)),
-                ((chunked,), b"1%016x\r\n%s\r\n0\r\n\r\n" % (n, body)),
-                ((chunked,), b"-1\r\n%s\r\n0\r\n\r\n" % body),
-                ((chunked,), b"%x\r\n%sXX0\r\n\r\n" % (n, body)),
-            ]
-        )
+        lines, sent = rng.choice(ambiguous_lengths(body))
         stream = post("/v1/a/lookup", sent, *lines) + hidden
         with Wire(self.target.port) as wire:
             wire.send(*_pieces(stream, rng))
@@ -174,32 +139,7 @@ class RawSockets(Part):
     def _try_odd_heads(self, rng: random.Random) -> str:
         """Folded and repeated headers, odd versions and methods; one answer at most to each."""
         row = self.row(rng)
-        plain = f"GET /v1/a/vectors/w{row}"
-        odd = rng.choice(
-            [
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nX: y\r\n  folded: z\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
-                f"{plain} HTTP/1.1\r\n\r\n",
-                f"{plain} HTTP/1.0\r\n\r\n",
-                f"{plain} HTTP/2.0\r\nHost: localhost\r\n\r\n",
-                f"{plain} HTTP/1.1\nHost: localhost\n\n",
-                f"{plain}\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\n: y\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nX\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nX y: z\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n",
-                f"GET http://localhost/v1/a/vectors/w{row} HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                "TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n\r\n",
-                f"{plain} HTTP/1.1\r\nHost: localhost\r\nConnection: close, keep-alive\r\n\r\n",
-                f"{plain}\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                f"{plain}%00%zz?t=%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            ]
-        ).encode("latin-1")
+        odd = rng.choice(odd_heads(f"GET /v1/a/vectors/w{row}"))
         with Wire(self.target.port) as wire:
             wire.send(*_pieces(odd, rng))
             wire.half_close()
