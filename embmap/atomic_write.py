@@ -102,8 +102,21 @@ class Part(os.PathLike[str]):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         return os.open(self._named, flags, permissions)
 
+    def take_name(self) -> None:
+        """Name the temporary file, if it has no name yet and is complete.
+
+        Raises
+        ------
+        OSError
+            When the folder has no room for another name.
+        """
+        if self._complete and self._nameless is not None and self._named is None:
+            named = _temporary_name(self._target.parent)
+            _link(self._nameless, named)
+            self._named = named
+
     def take_place(self) -> None:
-        """Rename the temporary file over the target.
+        """Rename the temporary file, which has a name, over the target.
 
         Raises
         ------
@@ -112,10 +125,6 @@ class Part(os.PathLike[str]):
         """
         if not self._complete:
             return
-        if self._nameless is not None:
-            named = _temporary_name(self._target.parent)
-            _link(self._nameless, named)
-            self._named = named
         cast(Path, self._named).replace(self._target)
         self._named = None
         _sync_folder(self._target.parent)
@@ -134,8 +143,8 @@ class Part(os.PathLike[str]):
 class Together:
     """Files that are replaced and removed together, when the block ends without an error.
 
-    All temporary files are complete and on the disk before the first of them is renamed. Files
-    take their places, and are removed, in the order in which they were named here.
+    All temporary files are complete, on the disk, and have names before the first of them is
+    renamed. Files take their places, and are removed, in the order in which they were named here.
     """
 
     def __init__(self) -> None:
@@ -185,6 +194,10 @@ class Together:
     ) -> None:
         """Put the files into their places, unless an error ended the block."""
         try:
+            # A new name may need room, which a rename over a file does not.
+            for step in self._steps if kind is None else ():
+                if isinstance(step, Part):
+                    step.take_name()
             for step in self._steps if kind is None else ():
                 if isinstance(step, Part):
                     step.take_place()

@@ -175,6 +175,39 @@ def test_where_there_is_no_room_the_old_files_stay(tmp_path, format, after):
     assert found(place, format) == STATES[after]
 
 
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="temporary files have names here")
+@pytest.mark.parametrize("format", FORMATS)
+def test_where_there_is_no_room_for_names_the_old_files_stay(tmp_path, monkeypatch, format):
+    """A folder has to grow for the names of files that had none while they were written."""
+    link = os.link
+    room = float("inf")
+
+    def full(*arguments, **options):
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return link(*arguments, **options)
+
+    monkeypatch.setattr(os, "link", full)
+    seen = set()
+    for n in itertools.count():
+        folder = tmp_path / str(n) / "out"
+        prepare(folder, format, "words")
+        room = n
+        try:
+            convert(folder, "new", format)
+            refused = None
+        except OSError as error:
+            refused = error.errno
+        left, room = room, float("inf")
+        # Where there was no room to try, a file has a name from the beginning.
+        seen.add((refused, found(folder, format)))
+        if left >= 0:
+            break
+    assert seen == {(None, "new words"), (errno.ENOSPC, "old words")}
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_conversion_without_words_leaves_no_words_of_others(tmp_path, format):
     place = tmp_path / "files"

@@ -173,6 +173,19 @@ int rename(const char *from, const char *to) {
     return real(from, to);
 }
 
+/* Folders by descriptor are not looked at: names are absolute here. */
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    REAL(int, "renameat", int, const char *, int, const char *);
+    FAIL(-1, about_path(RENAME, to));
+    return real(from_folder, from, to_folder, to);
+}
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    REAL(int, "linkat", int, const char *, int, const char *, int);
+    FAIL(-1, about_path(RENAME, to));
+    return real(from_folder, from, to_folder, to, flags);
+}
+
 int link(const char *from, const char *to) {
     REAL(int, "link", const char *, const char *);
     FAIL(-1, about_path(RENAME, to));

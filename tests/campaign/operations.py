@@ -171,7 +171,7 @@ PAIRS: list[str] = []  # names of operations that write vectors and the words be
 
 for _given, _options in _INPUTS.items():
     for _format, _extension in EXTENSIONS.items():
-        if _given.endswith(".dwe") and _format == "dwe":  # what is read with it has no steps
+        if _options and _format == "dwe":  # what is read with it takes no such options
             continue
         _name = f"{_given} to {_format}"
         OPERATIONS[_name] = (

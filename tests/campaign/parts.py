@@ -11,7 +11,16 @@ from tests.campaign.part import Part
 __all__ = ["MODULES", "load_parts"]
 
 # One line for each module, in the order of the table.
-MODULES: tuple[str, ...] = ("tests.campaign.files", "tests.campaign.inputs")
+MODULES: tuple[str, ...] = (
+    "tests.campaign.files",
+    "tests.campaign.inputs",
+    "tests.campaign.kills",
+    "tests.campaign.faults",
+    "tests.campaign.concurrency",
+    "tests.campaign.interrupts",
+    "tests.campaign.sockets",
+    "tests.campaign.serving",
+)
 
 
 def load_parts(modules: Iterable[str] = MODULES) -> dict[str, type[Part]]:
