@@ -33,6 +33,7 @@ def load_parts(modules: Iterable[str] = MODULES) -> dict[str, type[Part]]:
                 inspect.isclass(part)
                 and issubclass(part, Part)
                 and not inspect.isabstract(part)
+                and hasattr(part, "name")  # else it is what several parts share
                 and part.__module__ == module_name
             ):
                 assert part.name not in found, f"two parts are called {part.name!r}"
