@@ -49,6 +49,7 @@ def backend(request):
     return request.param
 
 
-# The same examples every time: a test that fails by chance tells nobody what a change broke.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples every time and no deadline: a test that fails by chance tells nobody what a
+# change broke.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
