@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from embmap.finalfusion import Quantized
 GENEROUS = 60  # seconds; what takes longer hangs
 RNG = np.random.default_rng(5)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-# Newer Pythons warn of a fork while threads run.
-forks_with_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 @pytest.fixture
@@ -26,56 +23,53 @@ def path(tmp_path):
     return embmap.finalfusion.write(tmp_path / "a.fifu", [f"w{i}" for i in range(6000)], rows)
 
 
-def ends_well(child):
-    """Whether a child exits with 0; one that hangs is killed."""
-    deadline = time.monotonic() + GENEROUS
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status == 0
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+def output_of(script, *arguments, **environment):
+    """What a script prints that neither it nor a child of its may hang."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments), str(GENEROUS)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=2 * GENEROUS,
+    )
+    assert not found.returncode, found.stderr
+    return found.stdout
 
 
-def fork(work):
-    """Fork a child that does something and exits with 0 if it raises nothing."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
+SEARCHING = """
+import os, signal, sys, threading
+import embmap
+
+with embmap.open(sys.argv[1]) as file:
+    queries = file.vectors[: int(sys.argv[2])]
+    expected = file.most_similar(queries)
+    done = threading.Event()
+
+    def search():
+        while not done.is_set():
+            file.most_similar(queries)
+
+    threads = [threading.Thread(target=search, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    n_well = 0
+    for _ in range(20):
+        child = os.fork()
+        if not child:
+            signal.alarm(int(sys.argv[3]))  # ends it if it hangs
+            os._exit(file.most_similar(queries) != expected)
+        n_well += os.waitpid(child, 0)[1] == 0
+    done.set()
+    for thread in threads:
+        thread.join()
+    print(n_well)
+"""
 
 
 @forks
-@forks_with_threads
 @pytest.mark.parametrize("m", [1, 16])
 def test_children_forked_while_threads_search_search_too(path, m):
-    with embmap.open(path) as file:
-        queries = file.vectors[:m]
-        expected = file.most_similar(queries)
-        stop = threading.Event()
-
-        def search():
-            while not stop.is_set():
-                file.most_similar(queries)
-
-        def answer():
-            assert file.most_similar(queries) == expected
-
-        threads = [threading.Thread(target=search) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            assert all(ends_well(fork(answer)) for _ in range(20))
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+    assert output_of(SEARCHING, path, m) == "20\n"
 
 
 TASKS = """
@@ -109,13 +103,13 @@ print(before, max(most))
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux lists threads there")
-def test_a_search_starts_no_threads_but_ours(path):
-    environment = os.environ | {"EMBMAP_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}
-    command = [sys.executable, "-W", "ignore", "-c", TASKS]
-    found = subprocess.run(
-        [*command, path], env=environment, capture_output=True, text=True, timeout=GENEROUS
-    )
-    before, most = map(int, found.stdout.split())
+@pytest.mark.parametrize("shape", [(6000, 200), (60, 20_000)])
+def test_a_search_starts_no_threads_but_ours(tmp_path, shape):
+    names = [f"w{i}" for i in range(shape[0])]
+    rows = RNG.standard_normal(shape).astype("f4")
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", names, rows)
+    found = output_of(TASKS, path, EMBMAP_THREADS="1", OPENBLAS_NUM_THREADS="4")
+    before, most = map(int, found.split())
     assert most == before + 1  # the one that counts
 
 
@@ -177,12 +171,4 @@ def test_a_child_forked_while_a_thread_imports_numba_goes_on(tmp_path):
     quantized = Quantized(codes, RNG.standard_normal((2, 4, 3)).astype("f4"), None, None)
     words = [f"w{i}" for i in range(50)]
     path = embmap.finalfusion.write(tmp_path / "q.fifu", words, None, quantized=quantized)
-    command = [sys.executable, "-W", "ignore", "-c", IMPORTING, path, str(GENEROUS)]
-    found = subprocess.run(
-        command,
-        env=os.environ | {"EMBMAP_KERNELS": "numba"},
-        capture_output=True,
-        text=True,
-        timeout=2 * GENEROUS,
-    )
-    assert found.stdout == "0\n", found.stderr
+    assert output_of(IMPORTING, path, EMBMAP_KERNELS="numba") == "0\n"

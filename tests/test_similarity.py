@@ -115,6 +115,15 @@ def test_results_do_not_depend_on_blocks_threads_or_company(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_vectors_too_long_for_one_product_are_ranked_alike(tmp_path, metric):
+    rows = RNG.standard_normal((40, 20_000)).astype("f4")
+    with dense(tmp_path, rows) as file:
+        for m in (1, 6):
+            for i, found in enumerate(file.most_similar(rows[:m], 5, metric)):
+                agrees(found, reference(rows, rows[i], 5, metric))
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_of_equal_scores_the_smaller_rows_come_first(tmp_path, small_blocks, metric):
     rows = np.tile(RNG.standard_normal((3, 9)).astype("f4"), (700, 1))
     with dense(tmp_path, rows) as file:

@@ -41,10 +41,12 @@ def vecdot(
     numpy.ndarray
         Shape (...).
     """
-    products = np.vecdot(left[..., :_LONGEST], right[..., :_LONGEST], dtype=dtype)
-    for first in range(_LONGEST, left.shape[-1], _LONGEST):
-        part = slice(first, first + _LONGEST)
-        products = products + np.vecdot(left[..., part], right[..., part], dtype=dtype)
+    k = left.shape[-1]
+    if k <= _LONGEST:
+        products = np.vecdot(left, right, dtype=dtype)
+    else:
+        parts = [slice(first, first + _LONGEST) for first in range(0, k, _LONGEST)]
+        products = sum(np.vecdot(left[..., part], right[..., part], dtype=dtype) for part in parts)
     return cast("npt.NDArray[Any]", products)
 
 
