@@ -68,10 +68,13 @@ def multiply(
         Shape (m, n), of that dtype: a new array, or `out`.
     """
     m, k = left.shape
-    products = np.empty((m, len(right)), left.dtype) if out is None else out
     if m <= _FEW:
-        products[...] = vecdot(right, left[:, np.newaxis])
-        return products
+        products = vecdot(right, left[:, np.newaxis])
+        if out is None:
+            return products
+        out[...] = products
+        return out
+    products = np.empty((m, len(right)), left.dtype) if out is None else out
     # A piece of four or five times as many rows on the left as on the right is multiplied fastest.
     room = _PRODUCTS // max(min(k, _DEEPEST), 1)
     n_pieces = -(-m // math.isqrt(5 * room))
