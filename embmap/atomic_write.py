@@ -111,9 +111,8 @@ class Part(os.PathLike[str]):
             When the folder has no room for another name.
         """
         if self._complete and self._nameless is not None and self._named is None:
-            named = _temporary_name(self._target.parent)
-            _link(self._nameless, named)
-            self._named = named
+            self._named = _temporary_name(self._target.parent)  # also if an interrupt comes next
+            _link(self._nameless, self._named)
 
     def take_place(self) -> None:
         """Rename the temporary file, which has a name, over the target.
@@ -312,9 +311,9 @@ def _names_later(folder: Path) -> bool:
         descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
         try:
             _link(descriptor, named)
-            named.unlink()
         finally:
             os.close(descriptor)
+            named.unlink(missing_ok=True)
     except OSError:
         return False
     return True

@@ -208,6 +208,32 @@ def test_where_there_is_no_room_for_names_the_old_files_stay(tmp_path, monkeypat
     assert seen == {(None, "new words"), (errno.ENOSPC, "old words")}
 
 
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="temporary files have names here")
+def test_an_interrupt_leaves_no_temporary_file_that_has_just_got_its_name(tmp_path, monkeypatch):
+    place = tmp_path / "files"
+    prepare(place, "npy", "words")
+    before = set(os.listdir(place))
+    link, left = os.link, 0
+
+    def interrupted(*arguments, **options):
+        nonlocal left
+        link(*arguments, **options)
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", interrupted)
+    n_interrupts = 0
+    while left < 0 or not n_interrupts:
+        left = n_interrupts
+        try:
+            convert(place, "new", "npy")
+        except KeyboardInterrupt:
+            n_interrupts += 1
+        assert set(os.listdir(place)) == before
+    assert n_interrupts > 3
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_conversion_without_words_leaves_no_words_of_others(tmp_path, format):
     place = tmp_path / "files"

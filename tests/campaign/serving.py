@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import threading
 import time
 from collections import Counter
@@ -34,6 +35,8 @@ except ImportError:  # require_server skips
     psutil = None  # type: ignore[assignment]
 
 _CLIENTS = 5
+# Before 3.11.8, Python may raise SystemError when two threads read the head of an .npy (gh-106905).
+_ONE_BY_ONE = threading.Lock() if sys.version_info < (3, 11, 8) else contextlib.nullcontext()
 _EVENTS = 12
 _RECOVERED = 20.0  # seconds in which a server has to answer again
 _REFUSALS = {  # codes of answers that are none, by status
@@ -211,7 +214,8 @@ class _Served(Part):
         if status != 200:
             self._refused(status, json.loads(body))
             return f"{status}"
-        found: list[Any] = list(np.load(io.BytesIO(body)))
+        with _ONE_BY_ONE:
+            found: list[Any] = list(np.load(io.BytesIO(body)))
         for place in filter(None, headers.get("embmap-missing", "").split(",")):
             found[int(place)] = None
         assert truth.is_right(words, found, begin, end), "an array of no version"
@@ -222,7 +226,8 @@ class _Served(Part):
 
         word = rng.choice(self.words)
         try:
-            found = embmap.connect(self.server.url)["link"].get(word)
+            with _ONE_BY_ONE:
+                found = embmap.connect(self.server.url)["link"].get(word)
         except RemoteError as error:
             if not error.status and self._killing:
                 return "connection lost"

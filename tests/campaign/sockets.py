@@ -177,7 +177,7 @@ class RawSockets(Part):
             [
                 get("/v1/a/vectors/w1", f"X: {'y' * big}"),
                 get(f"/v1/a/vectors/{'w' * big}"),
-                get("/v1/a/vectors/w1", *[f"X{i}: y" for i in range(big >> 4)]),
+                get("/v1/a/vectors/w1", *[f"X{i}: y" for i in range(big >> 2)]),
                 post("/v1/a/lookup", b" " * (1 << 20) + b'{"words": ["w1"]}'),
                 post("/v1/a/lookup", b"[" * big),
                 post("/v1/a/lookup", json.dumps({"words": ["w1"] * (big >> 4)}).encode()),
