@@ -98,13 +98,12 @@ def compiled_faults(folder: Path) -> Path:
 class Nursery:
     """A process that forks children, one at a time."""
 
-    def __init__(self, folder: Path, *, faults: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, faults: Path | None = None, n_threads: int = 1) -> None:
         if not hasattr(os, "fork"):
             raise Skipped("this system cannot fork")
         self.faults = faults
         environment = dict(os.environ, EMBMAP_KERNELS="numpy", PYTHONPATH=str(_ROOT))
-        # Threads of BLAS would not survive the fork, and 64 children need no more of them.
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(n_threads))
         environment["TMPDIR"] = str(folder)
         if faults is not None:
             environment["LD_PRELOAD"] = str(faults)

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import embmap
 from embmap.errors import ClosedError
 from tests.campaign.children import Nursery
@@ -23,6 +25,7 @@ __all__ = ["ANSWERED", "BACKENDS", "InChildren", "all_end", "answers_of"]
 
 ANSWERED = 30.0  # seconds in which another thread or process has to answer
 BACKENDS = ("mmap", "read")
+_LARGE = "large.fifu"  # large enough for the threads of BLAS
 
 
 class InChildren(Part):
@@ -30,7 +33,7 @@ class InChildren(Part):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.nursery = Nursery(folder)
+        self.nursery = Nursery(folder, n_threads=4)
         self.sources = make_sources(folder)
 
     def outcome(self, task: str, *arguments: Any) -> Any:
@@ -128,12 +131,18 @@ class Children(InChildren):
     )
     patience = 90.0
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        vectors = np.random.default_rng(3).standard_normal((20_000, 64), np.float32)
+        embmap.finalfusion.write(folder / _LARGE, [f"w{i}" for i in range(20_000)], vectors)
+
     def trial(self, rng: random.Random) -> Counter[str]:
         method = rng.choices(("fork", "forkserver", "spawn"), (8, 1, 1))[0]
-        arguments = rng.choice(FILES), rng.choice(BACKENDS), rng.random()
+        arguments = rng.choice((*FILES, _LARGE, _LARGE)), rng.choice(BACKENDS), rng.random()
         own = self.folder / "own"
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(self.sources / "1", own)
+        (own / _LARGE).hardlink_to(self.folder / _LARGE)
         return Counter(self.outcome("ask_in_children", str(own), method, *arguments))
 
 

@@ -59,7 +59,8 @@ def _near(file: Any) -> Any:
         file = file.timestep(0)
         query = np.asarray(file[3])
         return np.argsort(np.asarray(file[:]) @ query)[-5:].tolist()
-    return [[each.row for each in found] for found in file.most_similar(["w3", "w9"], 5)]
+    words = [f"w{i}" for i in range(3, 35)]  # many at once are multiplied in threads
+    return [[each.row for each in found] for found in file.most_similar(words, 5)]
 
 
 def _info(file: Any) -> Any:
