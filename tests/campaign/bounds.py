@@ -1,7 +1,7 @@
 """Bounds of memory and time: what damaged bytes may cost, against their size and valid ones.
 
 Neither is a number of seconds: memory is bounded by the size of the file, and CPU time by that of
-the same work on valid files in the same process.
+the same work on valid files in the same process, which more bytes may multiply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Result = TypeVar("Result")
 class Bounds:
     """What some work on valid files takes, and the check that damaged ones do not take far more."""
 
-    def __init__(self, work_on_valid: Callable[[], object]) -> None:
+    def __init__(self, nbytes: int, work_on_valid: Callable[[], object]) -> None:
+        """Work on valid files of so many bytes together."""
+        self.nbytes = nbytes
         work_on_valid()  # and all is loaded
         start = time.process_time()
         work_on_valid()
@@ -38,7 +40,7 @@ class Bounds:
         if measure == 0:
             return self.in_memory(nbytes, work)
         if measure == 1:
-            return self.in_time(work)
+            return self.in_time(nbytes, work)
         return work()
 
     def in_memory(self, nbytes: int, work: Callable[[], Result]) -> Result:
@@ -53,12 +55,14 @@ class Bounds:
         assert peak <= most, f"{peak:,} bytes of memory for {nbytes:,} of file"
         return result
 
-    def in_time(self, work: Callable[[], Result]) -> Result:
+    def in_time(self, nbytes: int, work: Callable[[], Result]) -> Result:
         """Check the CPU time of work against that of valid files."""
         start = time.process_time()
         result = work()
         seconds = time.process_time() - start
         ratio = seconds / self.valid_seconds
-        bounded = seconds <= TIME_FLOOR or ratio <= TIME_RATIO
-        assert bounded, f"{ratio:.0f} times the CPU time of valid files"
+        most = TIME_RATIO * max(1.0, nbytes / self.nbytes)
+        assert seconds <= TIME_FLOOR or ratio <= most, (
+            f"{ratio:.0f} times the CPU time of {self.nbytes:,} valid bytes, for {nbytes:,}"
+        )
         return result

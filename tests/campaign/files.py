@@ -41,7 +41,7 @@ class MutatedFiles(Part):
         super().__init__(folder)
         self.path = folder / f"file{self.suffix}"
         self.anatomies = {name: type(self).anatomy(data) for name, data in self.files.items()}
-        self.bounds = Bounds(self.ask_valid)
+        self.bounds = Bounds(sum(map(len, self.files.values())), self.ask_valid)
 
     def ask_valid(self) -> None:
         """Ask every valid file for everything."""

@@ -135,10 +135,11 @@ class MutatedInputs(Converted):
             outcome = self.convert(valid.data, name, ".fifu", input_format=name)
             assert outcome == "converted", f"a valid input of {name} is {outcome}"
         self.bounds = Bounds(
+            sum(len(valid.data) for valid in self.anatomies.values()),
             lambda: [
                 self.convert(valid.data, name, ".fifu", input_format=name)
                 for name, valid in self.anatomies.items()
-            ]
+            ],
         )
 
     def damaged(self, rng: random.Random, name: str) -> bytes:
@@ -181,8 +182,9 @@ class HostilePickles(Converted):
         self.corpus = list(self.pickles.CORPUS.values())
         self.small = [each for each in self.corpus if len(each) < 10_000]
         self.small.append(self.pickles.saved())
+        valid = self.pickles.saved()
         self.bounds = Bounds(
-            lambda: self.convert(self.pickles.saved(), "gensim", ".fifu", input_format="gensim")
+            len(valid), lambda: self.convert(valid, "gensim", ".fifu", input_format="gensim")
         )
 
     def trial(self, rng: random.Random) -> str:

@@ -273,6 +273,9 @@ def sound(decoded):
     repeated = len(set(decoded.words or [])) < len(decoded.words or [])
     if values_of(decoded.metadata) is REFUSED:
         return False
+    # The decoder compares these with the rows, and a vocabulary alone has none.
+    if any(index >= len(ngrams) for _, index in decoded.ngrams):
+        return False
     return not repeated and len(set(ngrams)) == len(ngrams)
 
 
