@@ -192,6 +192,8 @@ class IndexFile:
         sizes_fit = table.n_slots & (table.n_slots - 1) == 0 < table.n_slots < table.slots_length
         if not (starts_fit and slots_fit and sizes_fit):
             raise self._damaged("a table does not lie inside it")
+        if table.slots_offset % 4 or table.starts_offset % table.starts_itemsize:
+            raise self._damaged("a table is not aligned")
         starts = self._file.array(table.starts_offset, f"<u{table.starts_itemsize}", table.n + 1)
         slots = self._file.array(table.slots_offset, "<u4", table.slots_length)
         # The newline that a text may lack at its end is counted, and is no part of the words.

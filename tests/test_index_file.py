@@ -13,6 +13,7 @@ import embmap
 from embmap import index_file
 from embmap.index_file import BLOCK
 from embmap.subwords import ExplicitIndexer
+from tests.campaign.anatomies import with_index_checksums
 
 N = 3000
 WORDS = [f"word{i}" for i in range(N)]
@@ -43,6 +44,23 @@ def test_an_index_answers_as_the_words_do(indexed, backend):
         assert file.vocab[17] == "word17"
         assert list(file) == WORDS
         assert file.verify().ok
+
+
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+@pytest.mark.parametrize(("field", "shift"), [(7, 1), (7, 2), (9, 1), (9, 2)])
+def test_a_table_that_is_not_aligned_is_refused(indexed, backend, field, shift):
+    """Even by an index whose checksums hold: unaligned numbers cannot be read one by one."""
+    path = indexed.with_name("a.fifu.embx")
+    data = bytearray(path.read_bytes())
+    table = list(index_file._TABLE.unpack_from(data, index_file._HEADER.size))
+    table[field] -= shift
+    index_file._TABLE.pack_into(data, index_file._HEADER.size, *table)
+    path.write_bytes(with_index_checksums(bytes(data)))
+    with (
+        pytest.raises(embmap.StaleIndexError, match="not aligned"),
+        embmap.open(indexed, backend=backend, index="require") as file,
+    ):
+        file.find(WORDS[:3])
 
 
 def test_auto_takes_the_index_when_words_are_looked_up(indexed):

@@ -226,6 +226,14 @@ def test_trailers_say_nothing(path, tmp_path):
         assert asked(good + bearer, b"Authorization: x\r\n").startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"chunked, chunked", b"identity"])
+def test_a_body_whose_coding_nothing_decodes_is_refused(path, coding):
+    head = POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n"
+    body = b'10\r\n{"words":["w1"]}\r\n0\r\n\r\n'
+    with in_process(settings_of(path)) as port:
+        assert error_of(answer_to(port, head + body + GET + CLOSE + b"\r\n")) == (400, "bad_http")
+
+
 def test_headers_that_may_be_there_once(path):
     with in_process(settings_of(path)) as port:
         for first, second in ((b"localhost", b"localhost"), (b"evil.example", b"localhost")):

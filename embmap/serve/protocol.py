@@ -45,6 +45,10 @@ HEADERS = [
 """What every response carries."""
 
 
+class _CodingError(Exception):
+    """A body has a transfer coding that nothing here decodes."""
+
+
 class _TooLargeError(Exception):
     """A head has more bytes than it may."""
 
@@ -123,6 +127,8 @@ class BoundedHttp(HttpToolsProtocol):  # numpydoc ignore=PR01
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise _CodingError  # the parser stops, and uvicorn calls send_400_response
         if self._in_head:  # trailers arrive after the request was admitted: they change nothing
             super().on_header(name, value)
 

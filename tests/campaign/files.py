@@ -18,7 +18,7 @@ from tests.campaign.documents import hostile_json, hostile_toml
 from tests.campaign.mutation import Anatomy, mutated
 from tests.campaign.part import Part
 from tests.judges import cvc, dwe, embd, finalfusion
-from tests.judges.damage import Verdict
+from tests.judges.damage import Verdict, loaded
 from tests.judges.everything import ask_file
 from tests.judges.index_file import INDEXED, INDEXED_WORDS, Index
 from tests.reference import finalfusion as finalfusion_reference
@@ -224,7 +224,7 @@ class ForgedIndex(DamagedIndex):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", embmap.StaleIndexWarning)
-            return self.asked(index.path, backend, words)
+            return loaded(lambda: self.asked(index.path, backend, words))
 
     def asked(self, path: Path, backend: str, words: Sequence[str]) -> str:
         """Look everything up; the rows that are found exist."""

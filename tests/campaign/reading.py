@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import embmap
+from tests.judges.damage import loaded
 
 __all__ = ["FILES", "QUESTIONS", "READERS", "answer_of", "open_source", "read_disturbed"]
 
@@ -100,16 +101,13 @@ def open_source(path: str | Path, backend: str) -> Any:
     beside = Path(f"{path}.words.txt")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return embmap.open(path, backend=backend, vocab=beside if beside.exists() else None)
+        vocab = beside if beside.exists() else None
+        return loaded(lambda: embmap.open(path, backend=backend, vocab=vocab))
 
 
 def answer_of(file: Any, ask: str) -> Any:
-    """Ask an open file; "cached" is asked again when it is not in memory."""
-    while True:
-        try:
-            return QUESTIONS[ask](file)
-        except BlockingIOError:
-            np.asarray(file.vectors)
+    """Ask an open file."""
+    return loaded(lambda: QUESTIONS[ask](file))
 
 
 def read_disturbed(path: str, backend: str, name: str) -> str | None:

@@ -612,7 +612,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 TOML = st.dictionaries(
     TEXT,
     st.recursive(
-        TEXT | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False),
+        TEXT
+        | st.booleans()
+        | st.integers(-(2**63), 2**63 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False),
         lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXT, values, max_size=3),
         max_leaves=5,
     ),

@@ -29,6 +29,7 @@ from tests.judges.damage import (
     attempt,
     bits,
     crash,
+    loaded,
     outcome_of,
 )
 from tests.reference import cvc as reference
@@ -154,7 +155,7 @@ def judge(path, backend, data, decoded):
     """Judge what embmap makes of the bytes in a file."""
     try:
         try:
-            f = embmap.open(path, backend=backend)
+            f = loaded(lambda: embmap.open(path, backend=backend))
         except embmap.EmbmapError as error:
             if decoded is None or any(column.unreadable for column in decoded.columns.values()):
                 return Verdict(NOT_OPENED)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import embmap
+from embmap.cached_reads import NotInMemoryError
 
 __all__ = [
     "NOT_OPENED",
@@ -26,6 +27,7 @@ __all__ = [
     "attempt",
     "bits",
     "crash",
+    "loaded",
     "outcome_of",
 ]
 
@@ -44,10 +46,19 @@ class Verdict(NamedTuple):
     problem: str = ""
 
 
+def loaded(read: Callable[[], Any]) -> Any:
+    """Read as an event loop does: what the system has dropped from memory is loaded first."""
+    while True:
+        try:
+            return read()
+        except NotInMemoryError as absent:
+            absent.load()
+
+
 def attempt(read: Callable[[], Any]) -> Any:
     """Read, or say how it was refused; any other exception is a failure of the test."""
     try:
-        return read()
+        return loaded(read)
     except embmap.UnknownWordError:
         return UNKNOWN
     except embmap.EmbmapError:

@@ -34,6 +34,7 @@ from tests.judges.damage import (
     attempt,
     bits,
     crash,
+    loaded,
     outcome_of,
 )
 from tests.reference import dwe as reference
@@ -164,7 +165,7 @@ def judge(path, backend, parsed, values):
     damaged = parsed is None or any(part is None for part in values.values())
     try:
         try:
-            f = embmap.open(path, format="dwe", backend=backend)
+            f = loaded(lambda: embmap.open(path, format="dwe", backend=backend))
         except embmap.EmbmapError as error:
             problem = "" if damaged else f"refused, though it is sound: {error}"
             return Verdict(NOT_OPENED, problem)

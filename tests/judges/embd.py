@@ -26,6 +26,7 @@ from tests.judges.damage import (
     Verdict,
     attempt,
     crash,
+    loaded,
     outcome_of,
 )
 from tests.reference import embd as reference
@@ -164,7 +165,7 @@ def judge(path, backend, data):
     try:
         with np.errstate(all="ignore"):
             try:
-                f = embmap.open(path, backend=backend)
+                f = loaded(lambda: embmap.open(path, backend=backend))
             except embmap.EmbmapError as error:
                 problem = "" if decoded is None else f"refused, though it is sound: {error}"
                 return Verdict(NOT_OPENED, problem)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import embmap
-from tests.judges.damage import REFUSED, UNKNOWN, attempt
+from tests.judges.damage import REFUSED, UNKNOWN, attempt, loaded
 
 __all__ = ["ask"]
 
@@ -152,7 +152,7 @@ def near(one: Any, other: Any) -> bool:
 def ask_file(path: Any, words: Sequence[str], **options: Any) -> dict[str, Any]:
     """Open a file and ask for everything; empty where it is refused."""
     try:
-        f = embmap.open(path, **options)
+        f = loaded(lambda: embmap.open(path, **options))
     except embmap.EmbmapError:
         return {}
     with f:

@@ -31,6 +31,7 @@ from tests.judges.damage import (
     Verdict,
     attempt,
     crash,
+    loaded,
     outcome_of,
 )
 from tests.reference import finalfusion as reference
@@ -288,7 +289,7 @@ def judge(path, backend, data, original, lookups=LOOKUPS):
     try:
         with np.errstate(all="ignore"):  # hostile floats overflow, that is their answer
             try:
-                f = embmap.open(path, backend=backend)
+                f = loaded(lambda: embmap.open(path, backend=backend))
             except embmap.EmbmapError:
                 return Verdict(NOT_OPENED)
             with f:

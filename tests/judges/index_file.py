@@ -5,7 +5,7 @@ import struct
 import warnings
 
 import embmap
-from tests.judges.damage import Damages, crash
+from tests.judges.damage import Damages, crash, loaded
 from tests.judges.finalfusion import content
 from tests.reference import finalfusion as reference
 
@@ -57,7 +57,7 @@ class Index(Damages):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 try:
-                    problem = self.problem(backend, index, words)
+                    problem = loaded(lambda index=index: self.problem(backend, index, words))
                 except embmap.StaleIndexError:
                     self.refused += 1
                     problem = "" if index == "require" else "StaleIndexError"

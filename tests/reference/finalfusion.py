@@ -210,7 +210,7 @@ def _vocabulary_fields(
 
     if min_n < 1 or max_n < min_n:
         raise InvalidFile(f"n-gram lengths {min_n} to {max_n}")
-    if n_buckets < 1 and kind != "explicit":
+    if n_buckets < 1 and kind not in ("explicit", "fasttext"):
         raise InvalidFile("no buckets")
     fields.update(min_n=min_n, max_n=max_n, n_buckets=n_buckets)
     return fields, at
@@ -433,6 +433,8 @@ def _mix(k: int) -> int:
 def subword_rows(decoded: Decoded, word: str) -> list[int]:
     """List the matrix rows of a word's subwords in order, duplicates kept, known word or not."""
     if decoded.vocab_kind in (None, "simple"):
+        return []
+    if decoded.vocab_kind == "fasttext" and not decoded.n_buckets:
         return []
     bracketed = decoded.bow + word + decoded.eow
     subwords = ngrams(bracketed, decoded.min_n, decoded.max_n)
