@@ -28,11 +28,11 @@ from embmap.codecs import kernels
 from embmap.codecs.ans import DecodeTables, decode
 from embmap.codecs.difference_tree import levels, restore
 from embmap.codecs.ngram_hashes import Text, bucket_hashes
-from embmap.codecs.segments import normalize, segment_sums
 from embmap.formats.dwe.layout import entries_of, model_of
 from embmap.formats.dwe.queries import dot_products, greatest, scaled
-from embmap.records import scan
-from embmap.word_index import hash_words
+from embmap.vectors.segments import normalize, segment_sums
+from embmap.words.records import scan
+from embmap.words.word_index import hash_words
 
 _BATCH = 10_000
 _PAGE = 4096

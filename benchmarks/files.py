@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import embmap
-from embmap.codecs.product import Quantized
 from embmap.subwords import BucketIndexer
+from embmap.vectors.product import Quantized
 
 __all__ = [
     "CHUNK_DIM",

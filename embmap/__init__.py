@@ -18,11 +18,11 @@ from embmap.errors import (
     UnknownWordError,
     UnsupportedError,
 )
-from embmap.matrix import Matrix
 from embmap.opening import open
-from embmap.progress_bar import progress_bar
+from embmap.progress import progress_bar
 from embmap.report import Problem, Report
-from embmap.vocabulary import Vocabulary
+from embmap.vectors.matrix import Matrix
+from embmap.words.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from embmap.client import connect

@@ -18,16 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
-from embmap.index_file import write_index
-from embmap.index_source import IndexSource, default_index_path
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, fitting
-from embmap.records import Records
-from embmap.report import Progress, Report, named
-from embmap.similarity import Metric, Similarity
-from embmap.verification import verify_words
-from embmap.vocabulary import Vocabulary
-from embmap.word_index import WordIndex
+from embmap.io.mapping import ByteSource
+from embmap.progress import Progress, named
+from embmap.report import Report
+from embmap.search.similarity import Metric, Similarity
+from embmap.vectors.matrix import Matrix, fitting
+from embmap.words.index_file import write_index
+from embmap.words.index_source import IndexSource, default_index_path
+from embmap.words.records import Records
+from embmap.words.verification import verify_words
+from embmap.words.vocabulary import Vocabulary
+from embmap.words.word_index import WordIndex
 
 __all__ = ["EmbeddingFile", "jsonable"]
 
@@ -41,7 +42,7 @@ class EmbeddingFile(ABC):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The open file.
     layout : str
         Which dialect of the format it is.
@@ -56,7 +57,7 @@ class EmbeddingFile(ABC):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         layout: str,
         vocabulary: Vocabulary | None,
         matrix: Matrix | None,
@@ -75,7 +76,7 @@ class EmbeddingFile(ABC):
     # What the file is
 
     @property
-    def mapped_files(self) -> tuple[MappedFile, ...]:
+    def mapped_files(self) -> tuple[ByteSource, ...]:
         """The open files that are read: this one, and that of its words if they were given."""
         self._check_open()
         words = self._words.file
@@ -678,7 +679,7 @@ class _Closed:
         raise ClosedError(f"{self._path} is closed")
 
 
-def _no_words(file: MappedFile, format: str) -> Vocabulary:
+def _no_words(file: ByteSource, format: str) -> Vocabulary:
     return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 

@@ -1,6 +1,6 @@
 """Finalfusion files by their public name: ``embmap.finalfusion.write`` and what goes with it."""
 
-from embmap.codecs.quantizer import quantize
 from embmap.formats.finalfusion import FinalfusionFile, Quantized, write
+from embmap.vectors.quantizer import quantize
 
 __all__ = ["FinalfusionFile", "Quantized", "quantize", "write"]

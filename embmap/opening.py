@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from embmap.backends import open_mapped
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.cvc.file import CvcFile
@@ -18,13 +17,14 @@ from embmap.formats.embd.file import EmbdFile
 from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import MAGIC, looks_bare
-from embmap.index_source import IndexChoice
-from embmap.mapping import Access, Backend, MappedFile
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import Access, Backend, ByteSource
+from embmap.words.index_source import IndexChoice
 
 __all__ = ["open"]
 
-Opener = Callable[[MappedFile, str | None, IndexChoice, Any], EmbeddingFile]
-FORMATS: dict[str, tuple[Callable[[MappedFile], bool], Opener]] = {
+Opener = Callable[[ByteSource, str | None, IndexChoice, Any], EmbeddingFile]
+FORMATS: dict[str, tuple[Callable[[ByteSource], bool], Opener]] = {
     "finalfusion": (
         lambda file: file.read(0, min(4, file.nbytes)) == MAGIC or looks_bare(file),
         FinalfusionFile,
@@ -109,12 +109,12 @@ def open(
     return opened
 
 
-def recognize(file: MappedFile) -> str:
+def recognize(file: ByteSource) -> str:
     """Return the format of a file from its content.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns

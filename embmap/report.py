@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["Problem", "Progress", "Report", "named"]
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` by work that may take long; total is 0 if unknown."""
+__all__ = ["Problem", "Report"]
 
 
 class Problem(NamedTuple):
@@ -73,21 +69,3 @@ class Report:
             Where in the file, in bytes.
         """
         self.problems.append(Problem("warning", offset, message))
-
-
-def named(progress: Progress, what: str) -> Callable[[int, int], None]:
-    """Return a callback for one kind of work.
-
-    Parameters
-    ----------
-    progress : callable
-        Called as ``progress(what, done, total)``.
-    what : str
-        The work.
-
-    Returns
-    -------
-    callable
-        Called as ``step(done, total)``.
-    """
-    return lambda done, total: progress(what, done, total)

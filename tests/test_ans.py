@@ -21,7 +21,7 @@ from embmap.codecs.entropy_model import (
     parse_model,
     store_model,
 )
-from embmap.codecs.threads import in_parallel, n_threads
+from embmap.threads import in_parallel, n_threads
 from tests.reference import dwe as reference
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None

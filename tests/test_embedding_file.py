@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import embmap
-from embmap.vocabulary import _BUILD_AT_ONCE, _SCANS
+from embmap.words.vocabulary import _BUILD_AT_ONCE, _SCANS
 
 WORDS = ["one", "two", "three", "", "vier und fünf", "六"]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import embmap
-from embmap import index_file
-from embmap.index_file import BLOCK
 from embmap.subwords import ExplicitIndexer
+from embmap.words import index_file
+from embmap.words.index_file import BLOCK
 from tests.campaign.anatomies import with_index_checksums
 
 N = 3000

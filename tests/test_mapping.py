@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from embmap.backends import open_mapped
-from embmap.cached_reads import NotInMemoryError
 from embmap.errors import TruncatedError, UnsupportedError
-from embmap.mapping import BytesFile, ragged
+from embmap.io.backends import open_mapped
+from embmap.io.cached_reads import NotInMemoryError
+from embmap.io.mapping import BytesFile, ragged
 
 
 def opened(path, backend):
@@ -108,7 +108,7 @@ def test_positional_reads_go_on_after_short_ones(tmp_path, monkeypatch):
     file = open_mapped(path, backend="read")
     whole = os.pread
     monkeypatch.setattr(
-        "embmap.positional_reads.pread", lambda fd, n, offset: whole(fd, min(n, 7), offset)
+        "embmap.io.positional_reads.pread", lambda fd, n, offset: whole(fd, min(n, 7), offset)
     )
     assert file.read(3, 150) == bytes(range(3, 153))
 
@@ -201,7 +201,7 @@ def test_the_fallback_without_pread_reads_the_same(tmp_path):
     path.write_bytes(bytes(range(200)))
     program = (
         "import os, sys; del os.pread\n"
-        "from embmap.backends import open_mapped\n"
+        "from embmap.io.backends import open_mapped\n"
         "assert open_mapped(sys.argv[1], backend='read').read(5, 3) == bytes([5, 6, 7])"
     )
     status = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program, str(path)])

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from embmap.backends import open_mapped
-from embmap.codecs.product import ProductMatrix
-from embmap.codecs.segments import normalize, segment_sums
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import BytesFile
-from embmap.matrix import dense_matrix
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import BytesFile
+from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.product import ProductMatrix
+from embmap.vectors.segments import normalize, segment_sums
 
 ROWS, COLUMNS = 37, 5
 
@@ -218,7 +218,7 @@ def test_segment_sums_add_rows_in_order(case):
 
 
 def test_segments_larger_than_a_block_are_summed_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("embmap.codecs.segments._BLOCK_NBYTES", 64)
+    monkeypatch.setattr("embmap.vectors.segments._BLOCK_NBYTES", 64)
     matrix, values = dense(tmp_path, "read")
     rows, counts = np.arange(ROWS), np.array([30, 0, 7])
     sums = segment_sums(matrix, rows, counts)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import embmap.records
+import embmap.words.records
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import BytesFile
-from embmap.records import Records, scan
+from embmap.io.mapping import BytesFile
+from embmap.words.records import Records, scan
 
 LETTERS = st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])
 WORDS = st.lists(st.binary(max_size=20) | st.binary(min_size=250, max_size=700), max_size=60)
@@ -27,8 +27,8 @@ def encoded(words, prefix=4, suffix=0):
 @pytest.fixture(params=[1 << 20, 64])
 def window(request, monkeypatch):
     """Small windows reach the joints between them with small data."""
-    monkeypatch.setattr(embmap.records, "_WINDOW", request.param)
-    monkeypatch.setattr(embmap.records, "_SMALL_WINDOW", min(request.param, 4096))
+    monkeypatch.setattr(embmap.words.records, "_WINDOW", request.param)
+    monkeypatch.setattr(embmap.words.records, "_SMALL_WINDOW", min(request.param, 4096))
 
 
 @settings(max_examples=150, deadline=None)
@@ -39,8 +39,8 @@ def test_every_record_is_found_whatever_it_holds(size, words, prefix, suffix):
     file = BytesFile(b"xyz" + data)
     records = Records(3, file.nbytes, len(words), "test", prefix=prefix, suffix=suffix)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embmap.records, "_WINDOW", size)
-        patch.setattr(embmap.records, "_SMALL_WINDOW", min(size, 4096))
+        patch.setattr(embmap.words.records, "_WINDOW", size)
+        patch.setattr(embmap.words.records, "_SMALL_WINDOW", min(size, 4096))
         assert scan(file, records).tolist() == starts
 
 

@@ -323,7 +323,7 @@ def test_workers_share_one_index_which_goes_with_the_server(path, tmp_path, monk
 def test_what_is_not_in_memory_is_read_by_a_thread(path, monkeypatch, tmp_path):
     from dataclasses import replace
 
-    from embmap.cached_reads import CachedFetch
+    from embmap.io.cached_reads import CachedFetch
 
     loading, absent = [], [True]
     load, preadv = CachedFetch.load, os.preadv

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import embmap
-from embmap import exact_search
 from embmap.codecs import kernels, product
 from embmap.finalfusion import Quantized
+from embmap.search import exact as exact_search
 from embmap.subwords import BucketIndexer, FloretIndexer
+from embmap.vectors.product import ProductMatrix
 
 METRICS = ["cosine", "dot", "euclidean"]
 RNG = np.random.default_rng(7)
@@ -287,8 +288,8 @@ def test_quantized_rows_are_searched_by_their_codes(
     path = embmap.finalfusion.write(tmp_path / "a", names(600), None, quantized=quantized)
     with embmap.open(path) as file:
         rows = file.vectors[:]
-        monkeypatch.setattr(product.ProductMatrix, "_span", None if projection != "any" else
-                            product.ProductMatrix._span)  # fmt: skip
+        monkeypatch.setattr(ProductMatrix, "_span", None if projection != "any" else
+                            ProductMatrix._span)  # fmt: skip
         for metric in METRICS:
             for word, found in zip(
                 ("w1", "w2"), file.most_similar(["w1", "w2"], 9, metric), strict=True

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import embmap
 from embmap.codecs import kernels
 from embmap.codecs.ngram_hashes import Text, bucket_hashes, fasttext_hashes, murmur3_lanes
-from embmap.codecs.segments import segment_sums
-from embmap.mapping import BytesFile
-from embmap.matrix import dense_matrix
+from embmap.io.mapping import BytesFile
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer, FloretIndexer
+from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.segments import segment_sums
 from tests.reference import finalfusion as reference
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
@@ -114,7 +114,7 @@ def test_a_batch_gives_what_single_words_give(indexer, monkeypatch):
     rows, counts = indexer.buckets(words)
     single = [indexer.buckets([word])[0].tolist() for word in words]
     assert split(rows, counts) == single
-    monkeypatch.setattr("embmap.subwords._BATCH_NGRAMS", 10)
+    monkeypatch.setattr("embmap.words.subwords._BATCH_NGRAMS", 10)
     assert split(*indexer.buckets(words)) == single
     assert rows.dtype == counts.dtype == np.int64
     assert rows.max() < indexer.n_buckets
@@ -168,9 +168,9 @@ def test_ngrams_are_counted_before_they_are_made(lengths, monkeypatch):
     for n in (0, 1, 5, 30):
         ngrams = reference.ngrams(f"<{'x' * n}>", *lengths)
         letters = sum(map(len, ngrams))
-        monkeypatch.setattr("embmap.subwords._MOST_LETTERS", letters)
+        monkeypatch.setattr("embmap.words.subwords._MOST_LETTERS", letters)
         assert len(indexer.ngrams("x" * n)) == len(ngrams)
-        monkeypatch.setattr("embmap.subwords._MOST_LETTERS", letters - 1)
+        monkeypatch.setattr("embmap.words.subwords._MOST_LETTERS", letters - 1)
         if letters:
             with pytest.raises(embmap.UnsupportedError, match="too many"):
                 indexer.ngrams("x" * n)

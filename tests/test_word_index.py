@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-import embmap.word_index
+import embmap.words.word_index
 from embmap.errors import UnsupportedError
-from embmap.mapping import BytesFile
-from embmap.records import Records, scan
-from embmap.word_index import EMPTY, WordIndex, hash_words, n_slots_for
+from embmap.io.mapping import BytesFile
+from embmap.words.records import Records, scan
+from embmap.words.word_index import EMPTY, WordIndex, hash_words, n_slots_for
 
 
 def index_over(words):
@@ -52,7 +52,7 @@ def test_empty_lines_do_not_hide_the_ends_of_other_words(tmp_path, backend):
 
 
 def test_words_with_one_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(embmap.word_index, "xxh3_64_intdigest", lambda _: 5)
+    monkeypatch.setattr(embmap.words.word_index, "xxh3_64_intdigest", lambda _: 5)
     words = [b"one", b"two", b"one", b"three", b"", b"tw"]
     index = index_over(words)
     assert [index.find(word.decode()) for word in words] == [0, 1, 0, 3, 4, 5]
@@ -61,7 +61,7 @@ def test_words_with_one_hash_are_told_apart(monkeypatch):
 
 
 def test_a_run_of_collisions_may_pass_the_last_slot(monkeypatch):
-    monkeypatch.setattr(embmap.word_index, "xxh3_64_intdigest", lambda _: 2**64 - 1)
+    monkeypatch.setattr(embmap.words.word_index, "xxh3_64_intdigest", lambda _: 2**64 - 1)
     words = [b"%d" % i for i in range(50)]
     index = index_over(words)
     assert index.find_many([word.decode() for word in words]).tolist() == list(range(50))
@@ -81,15 +81,15 @@ def test_blocks_hash_as_single_words_do(words):
     file = BytesFile(data)
     records = Records(0, len(data), len(words), "test")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embmap.word_index, "_BLOCK", 7)
+        patch.setattr(embmap.words.word_index, "_BLOCK", 7)
         blocks = list(hash_words(file, records, scan(file, records)))
     hashes = [int(value) for _, block in blocks for value in block]
     assert hashes == [xxh3_64_intdigest(word) for word in words]
 
 
 def test_words_of_megabytes_are_hashed_one_at_a_time(monkeypatch):
-    monkeypatch.setattr(embmap.word_index, "_SHORT", 2)
-    monkeypatch.setattr(embmap.word_index, "_BLOCK", 1)
+    monkeypatch.setattr(embmap.words.word_index, "_SHORT", 2)
+    monkeypatch.setattr(embmap.words.word_index, "_BLOCK", 1)
     assert index_over([b"a" * 1000, b"b"]).find("a" * 1000) == 0
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embmap.codecs.threads import n_threads
+from embmap.threads import n_threads
 
 __all__ = ["Usage", "drop_from_cache", "fraction_cached", "machine", "read_through", "usage"]
 

@@ -25,7 +25,7 @@ from embmap.bench.workloads import (
     sample,
 )
 from embmap.codecs import kernels
-from embmap.report import Progress
+from embmap.progress import Progress
 
 __all__ = ["AT_ONCE", "COLD", "WARM", "Measurement", "Result", "measure"]
 

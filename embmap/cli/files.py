@@ -14,7 +14,6 @@ import numpy as np
 import typer
 
 import embmap
-from embmap.atomic_write import refuse_overwriting, replacing
 from embmap.cli.options import (
     Backend,
     BackendOption,
@@ -36,7 +35,8 @@ from embmap.cli.output import (
 )
 from embmap.cli.over_time import dynamic_file, time_step
 from embmap.cli.serving import serve as serve_files
-from embmap.parsing import parse_json
+from embmap.io.atomic_write import refuse_overwriting, replacing
+from embmap.io.parsing import parse_json
 
 __all__ = ["app"]
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import embmap
-from embmap.atomic_write import refuse_overwriting, replacing, spool_beside
 from embmap.cli.options import FileArgument, JsonOption, LayoutOption, VocabOption
 from embmap.cli.output import print_json, print_rows
+from embmap.io.atomic_write import refuse_overwriting, replacing, spool_beside
 
 __all__ = ["app"]
 

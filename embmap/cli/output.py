@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from embmap.atomic_write import replacing
+from embmap.io.atomic_write import replacing
 
 __all__ = [
     "as_json",

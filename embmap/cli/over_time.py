@@ -10,7 +10,6 @@ import numpy.typing as npt
 import typer
 
 import embmap
-from embmap.atomic_write import refuse_overwriting, replacing
 from embmap.cli.options import (
     Backend,
     BackendOption,
@@ -20,6 +19,7 @@ from embmap.cli.options import (
     VocabOption,
 )
 from embmap.cli.output import as_numbers, complain, print_json, print_rows
+from embmap.io.atomic_write import refuse_overwriting, replacing
 
 __all__ = ["app"]
 

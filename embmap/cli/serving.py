@@ -39,7 +39,7 @@ def serve(
 ) -> None:
     """Serve files over HTTP; the page at / shows them."""
     try:
-        from embmap.serve.running import run
+        from embmap.serve.process import run
     except ImportError as error:
         raise ImportError(f"serving needs {error.name}: pip install 'embmap[serve]'") from None
     from embmap.serve.settings import Settings, model_sources

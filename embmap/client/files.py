@@ -23,7 +23,7 @@ from embmap.client.answers import (
 from embmap.client.connections import Connections, RemoteError, encoded
 from embmap.client.matrix import RemoteMatrix
 from embmap.errors import UnknownWordError
-from embmap.similarity import Metric, Neighbor
+from embmap.search.similarity import Metric, Neighbor
 
 __all__ = ["RemoteFile"]
 

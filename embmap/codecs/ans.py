@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from embmap.codecs import kernels
 from embmap.codecs.entropy_model import TOTAL, EntropyModel
-from embmap.codecs.threads import in_parallel, n_threads
+from embmap.threads import in_parallel, n_threads
 
 __all__ = ["LOWEST", "DecodeTables", "Encoder", "decode", "most_symbols"]
 

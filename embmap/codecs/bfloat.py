@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.matrix import Matrix
-
-__all__ = ["BFloat16Matrix", "as_float32", "bfloat16_dtype"]
+__all__ = ["as_float32", "bfloat16_dtype"]
 
 
 def bfloat16_dtype() -> np.dtype[Any]:
@@ -48,34 +46,3 @@ def as_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     wide = bits.view(np.uint16).astype(np.uint32)
     wide <<= np.uint32(16)
     return wide.view(np.float32)
-
-
-class BFloat16Matrix(Matrix):
-    """Rows of bfloat16 handed out as float32.
-
-    Parameters
-    ----------
-    stored : Matrix
-        Shape (rows, columns), uint16: the bits.
-    """
-
-    def __init__(self, stored: Matrix) -> None:
-        self.shape = stored.shape
-        self.dtype = np.dtype(np.float32)
-        self._stored = stored
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        return as_float32(self._stored.row(i))
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return as_float32(self._stored[start:stop])
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        out[...] = as_float32(self._stored.take(rows))
-
-    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        self._stored.prefetch(rows)

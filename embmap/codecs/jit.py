@@ -48,7 +48,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 def segment_sums(
     array: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> Any:
-    """Compute :func:`embmap.codecs.segments.segment_sums` over an array."""
+    """Compute :func:`embmap.vectors.segments.segment_sums` over an array."""
     columns = array.shape[1]
     sums = np.zeros((counts.size, columns), np.float32)
     at = 0

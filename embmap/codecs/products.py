@@ -3,7 +3,7 @@
 BLAS shares a large product out among threads of its own. Many threads that ask at once then get in
 each other's way, and a child forked meanwhile waits for ever for a lock that one of them held. So
 large products are cut into pieces below the sizes from which BLAS does that, and
-:mod:`embmap.codecs.threads` shares out what is worth it.
+:mod:`embmap.threads` shares out what is worth it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embmap.conversion.targets import TARGETS
-from embmap.file_words import Words
+from embmap.words.given import Words
 
 __all__ = [
     "OUTPUT_FORMATS",

@@ -14,13 +14,13 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from embmap.codecs.bfloat import BFloat16Matrix
 from embmap.conversion.rows import ArrayMatrix
 from embmap.errors import FormatError, TruncatedError
-from embmap.fields import FieldReader
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, dense_matrix
-from embmap.parsing import parse_json
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
+from embmap.io.parsing import parse_json
+from embmap.vectors.bfloat import BFloat16Matrix
+from embmap.vectors.matrix import Matrix, dense_matrix
 
 __all__ = ["SAFETENSORS_DTYPES", "read_npy", "read_npz", "read_safetensors"]
 
@@ -180,12 +180,12 @@ def _which(names: list[str], path: Path, name: str | None) -> str:
     return f"{path} has several arrays; choose one with tensor: {', '.join(names)}"
 
 
-def read_safetensors(file: MappedFile, name: str | None) -> tuple[Matrix, Mapping[str, str]]:
+def read_safetensors(file: ByteSource, name: str | None) -> tuple[Matrix, Mapping[str, str]]:
     """Map a tensor of a safetensors file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     name : str or None
         Which tensor; None where it is the only one of two dimensions.
@@ -232,7 +232,7 @@ def _shape(entry: Any) -> list[int]:
     return shape if whole and shape is not None else []
 
 
-def _tensor(file: MappedFile, entry: Any, name: str, reader: FieldReader) -> Matrix:
+def _tensor(file: ByteSource, entry: Any, name: str, reader: FieldReader) -> Matrix:
     shape = _shape(entry)
     where: dict[str, Any] = {
         "path": file.path,

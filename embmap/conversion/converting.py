@@ -12,9 +12,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.atomic_write import refuse_overwriting
-from embmap.codecs.product import Quantized
-from embmap.codecs.quantizer import quantize as quantize_rows
 from embmap.conversion.arguments import (
     absolute,
     given_metadata,
@@ -29,10 +26,13 @@ from embmap.conversion.rows import Converted, Lengths, Selected, Stacked
 from embmap.conversion.source import INPUT_FORMATS, Request, Source, open_source
 from embmap.conversion.targets import TARGETS, Output, Target
 from embmap.conversion.words import Chosen, choose
-from embmap.file_words import Words
-from embmap.matrix import Matrix
-from embmap.report import Progress
-from embmap.words_beside import digests_beside, words_beside
+from embmap.io.atomic_write import refuse_overwriting
+from embmap.progress import Progress
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import Quantized
+from embmap.vectors.quantizer import quantize as quantize_rows
+from embmap.words.beside import digests_beside, words_beside
+from embmap.words.given import Words
 
 __all__ = ["convert"]
 

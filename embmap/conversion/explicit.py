@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.conversion.words import WordTable
-from embmap.subwords import ExplicitIndexer, SubwordIndexer
+from embmap.words.subwords import ExplicitIndexer, SubwordIndexer
 
 __all__ = ["explicit"]
 

@@ -15,15 +15,15 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.segments import segment_sums
 from embmap.conversion.rows import Streamed
 from embmap.conversion.word_records import words_before
 from embmap.conversion.words import WordTable
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.fields import FieldReader
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, dense_matrix
-from embmap.subwords import FastTextIndexer
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.segments import segment_sums
+from embmap.words.subwords import FastTextIndexer
 
 __all__ = ["FORMAT", "MAGIC", "FastTextModel", "FastTextWords", "read_fasttext"]
 
@@ -74,12 +74,12 @@ class FastTextModel:
     metadata: str
 
 
-def read_fasttext(file: MappedFile) -> FastTextModel:
+def read_fasttext(file: ByteSource) -> FastTextModel:
     """Read the dictionary of a fastText model and find its matrix.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns
@@ -144,7 +144,7 @@ def _i32(reader: FieldReader, field: str) -> int:
     return value
 
 
-def _check_types(file: MappedFile, offsets: npt.NDArray[np.int64], n_words: int) -> None:
+def _check_types(file: ByteSource, offsets: npt.NDArray[np.int64], n_words: int) -> None:
     """Refuse a dictionary whose words do not stand before its labels."""
     places = offsets[:-1] + (_COUNT_AND_TYPE - 1)
     types = file.gather(places, np.ones_like(places))
@@ -160,7 +160,7 @@ def _check_types(file: MappedFile, offsets: npt.NDArray[np.int64], n_words: int)
         )
 
 
-def _matrix(file: MappedFile, reader: FieldReader, dim: int) -> Matrix:
+def _matrix(file: ByteSource, reader: FieldReader, dim: int) -> Matrix:
     if reader.raw(1, "quant_input") != b"\0":
         raise UnsupportedError(
             "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",

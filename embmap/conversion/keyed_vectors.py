@@ -18,8 +18,8 @@ from embmap.conversion.arrays import read_npy
 from embmap.conversion.pickled import Made, Named, Stored, read_pickle
 from embmap.conversion.rows import ArrayMatrix
 from embmap.errors import FormatError
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix
+from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["looks_like_gensim", "read_keyed_vectors"]
 
@@ -71,12 +71,12 @@ def looks_like_gensim(start: bytes) -> bool:
     return start.startswith((b"\x80", b"ccopy_reg\n")) and b"gensim" in start[:100]
 
 
-def read_keyed_vectors(file: MappedFile) -> tuple[list[str], Matrix]:
+def read_keyed_vectors(file: ByteSource) -> tuple[list[str], Matrix]:
     """Read words and vectors that gensim saved.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file; large arrays stand in others beside it, which are mapped.
 
     Returns
@@ -114,7 +114,7 @@ def read_keyed_vectors(file: MappedFile) -> tuple[list[str], Matrix]:
     return words, vectors
 
 
-def _error(file: MappedFile, message: str) -> FormatError:
+def _error(file: ByteSource, message: str) -> FormatError:
     return FormatError(message, path=file.path, format=_FORMAT)
 
 
@@ -128,7 +128,7 @@ def _attributes(saved: Any) -> dict[str, Any] | None:
     return saved.state if kind.name.startswith(_OBJECTS[0]) else None
 
 
-def _vectors(file: MappedFile, beside: str, attributes: dict[str, Any]) -> Matrix:
+def _vectors(file: ByteSource, beside: str, attributes: dict[str, Any]) -> Matrix:
     apart = attributes.get("__numpys")
     for name in ("vectors", "syn0"):
         if isinstance(apart, list) and name in apart:
@@ -139,7 +139,7 @@ def _vectors(file: MappedFile, beside: str, attributes: dict[str, Any]) -> Matri
     raise _error(file, "there are no vectors")
 
 
-def _array(file: MappedFile, saved: Made) -> npt.NDArray[Any]:
+def _array(file: ByteSource, saved: Made) -> npt.NDArray[Any]:
     """Return an array of two dimensions whose parts are what they have to be."""
     buffered = saved.by.name in _FROM_BUFFER
     parts = saved.arguments if buffered else saved.state
@@ -162,7 +162,7 @@ def _array(file: MappedFile, saved: Made) -> npt.NDArray[Any]:
     return np.require(whole, requirements="A")
 
 
-def _dtype(file: MappedFile, kind: Any) -> np.dtype[Any]:
+def _dtype(file: ByteSource, kind: Any) -> np.dtype[Any]:
     """Return a type of numbers with a fraction; its state says in which order its bytes are."""
     if isinstance(kind, Made) and kind.by.name == "numpy.dtype" and kind.arguments:
         name = kind.arguments[0]
@@ -174,7 +174,7 @@ def _dtype(file: MappedFile, kind: Any) -> np.dtype[Any]:
     raise _error(file, "vectors are numbers of 16, 32 or 64 bits with a fraction")
 
 
-def _stored(file: MappedFile, stored: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _stored(file: ByteSource, stored: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return bytes as numbers; the old protocols, which have no bytes, store them as text."""
     if isinstance(stored, Made) and stored.by.name == _ENCODE and len(stored.arguments) == 2:
         stored = stored.arguments[0]

@@ -11,8 +11,8 @@ from embmap.conversion.rows import Selected
 from embmap.conversion.targets import with_words_beside
 from embmap.conversion.words import Chosen
 from embmap.formats.dwe.writer import quantize_blocks, write
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.progress import Progress
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["write_steps"]
 

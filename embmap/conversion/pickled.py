@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["Made", "Named", "Stored", "read_pickle"]
 
@@ -58,12 +58,12 @@ class Stored:
     nbytes: int
 
 
-def read_pickle(file: MappedFile, format: str, allows: Callable[[str], bool]) -> Any:
+def read_pickle(file: ByteSource, format: str, allows: Callable[[str], bool]) -> Any:
     """Return what a pickle holds, as inert records.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     format : str
         Name of the format, for errors.
@@ -99,7 +99,7 @@ def read_pickle(file: MappedFile, format: str, allows: Callable[[str], bool]) ->
 class _Machine:
     """The stack, the memo and the position of a pickle that is read."""
 
-    def __init__(self, file: MappedFile, format: str, allows: Callable[[str], bool]) -> None:
+    def __init__(self, file: ByteSource, format: str, allows: Callable[[str], bool]) -> None:
         self._where: dict[str, Any] = {"path": file.path, "format": format}
         self._allows = allows
         self._data = file.array(0, np.uint8, file.nbytes).data

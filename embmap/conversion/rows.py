@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.segments import normalize
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.progress import Progress
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.segments import normalize
 
 __all__ = ["ArrayMatrix", "Converted", "Lengths", "Selected", "Stacked", "Streamed"]
 

@@ -15,9 +15,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.backends import open_mapped
-from embmap.codecs.bfloat import BFloat16Matrix
-from embmap.codecs.product import ProductMatrix
 from embmap.conversion.arrays import read_npy, read_npz, read_safetensors
 from embmap.conversion.fasttext import MAGIC as FASTTEXT_MAGIC
 from embmap.conversion.fasttext import FastTextWords, read_fasttext
@@ -28,18 +25,21 @@ from embmap.conversion.word2vec import read_sizes, read_word2vec
 from embmap.conversion.words import WordTable
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError, UnsupportedError
-from embmap.file_words import Words, vocabulary_of
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.dwe.file import DweFile
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.finalfusion.file import FinalfusionFile
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import ByteSource
 from embmap.opening import FORMATS
 from embmap.opening import open as open_embedding
-from embmap.report import Progress
-from embmap.subwords import FloretIndexer, SubwordIndexer
-from embmap.words_beside import find_words
+from embmap.progress import Progress
+from embmap.vectors.bfloat import BFloat16Matrix
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import ProductMatrix
+from embmap.words.beside import find_words
+from embmap.words.given import Words, vocabulary_of
+from embmap.words.subwords import FloretIndexer, SubwordIndexer
 
 __all__ = ["INPUT_FORMATS", "Request", "Source", "open_source", "recognize"]
 
@@ -106,12 +106,12 @@ class Request:
     cache_nbytes: int = 0
 
 
-def recognize(file: MappedFile) -> str:
+def recognize(file: ByteSource) -> str:
     """Return the format of an input from its content.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns
@@ -215,7 +215,7 @@ def open_source(path: Path, request: Request, stack: ExitStack) -> Source:
     return source
 
 
-def _open_own(file: MappedFile, request: Request, stack: ExitStack) -> Source:
+def _open_own(file: ByteSource, request: Request, stack: ExitStack) -> Source:
     """Open a file of the formats that :func:`embmap.open` opens."""
     opened = open_embedding(cast(Path, file.path), format=request.format, layout=request.layout)
     stack.enter_context(opened)
@@ -289,12 +289,12 @@ def _finalfusion(opened: FinalfusionFile, matrix: Matrix, words: WordTable | Non
     )
 
 
-def _open_word2vec(file: MappedFile, request: Request, _: ExitStack) -> Source:
+def _open_word2vec(file: ByteSource, request: Request, _: ExitStack) -> Source:
     words, vectors = read_word2vec(file, limit=request.limit)
     return Source("word2vec", words, vectors)
 
 
-def _open_text(file: MappedFile, request: Request, _: ExitStack) -> Source:
+def _open_text(file: ByteSource, request: Request, _: ExitStack) -> Source:
     name = cast(str, request.format)
     head = read_head(file, name)
     if head is None:
@@ -305,7 +305,7 @@ def _open_text(file: MappedFile, request: Request, _: ExitStack) -> Source:
     return Source(name, words, vectors)
 
 
-def _open_floret(file: MappedFile, request: Request, _: ExitStack) -> Source:
+def _open_floret(file: ByteSource, request: Request, _: ExitStack) -> Source:
     found = read_floret_head(file)
     if found is None:
         raise FormatError(
@@ -336,7 +336,7 @@ def _parsed(request: Request) -> npt.DTypeLike:
     return np.float64 if request.dtype == np.float64 else np.float32
 
 
-def _open_fasttext(file: MappedFile, *_: object) -> Source:
+def _open_fasttext(file: ByteSource, *_: object) -> Source:
     model = read_fasttext(file)
     n = len(model.words)
     if model.indexer is None:
@@ -348,11 +348,11 @@ def _open_fasttext(file: MappedFile, *_: object) -> Source:
     return Source("fasttext", model.words, vectors, None, model.metadata, model.indexer, buckets)
 
 
-def _open_npy(file: MappedFile, *_: object) -> Source:
+def _open_npy(file: ByteSource, *_: object) -> Source:
     return Source("npy", None, read_npy(cast(Path, file.path)))
 
 
-def _open_npz(file: MappedFile, request: Request, stack: ExitStack) -> Source:
+def _open_npz(file: ByteSource, request: Request, stack: ExitStack) -> Source:
     # Beside the output, where there is room for it.
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(
@@ -363,12 +363,12 @@ def _open_npz(file: MappedFile, request: Request, stack: ExitStack) -> Source:
     return Source("npz", None, read_npz(cast(Path, file.path), request.tensor, spool))
 
 
-def _open_safetensors(file: MappedFile, request: Request, _: ExitStack) -> Source:
+def _open_safetensors(file: ByteSource, request: Request, _: ExitStack) -> Source:
     matrix, metadata = read_safetensors(file, request.tensor)
     return Source("safetensors", None, matrix, metadata=metadata)
 
 
-def _open_gensim(file: MappedFile, *_: object) -> Source:
+def _open_gensim(file: ByteSource, *_: object) -> Source:
     words, vectors = read_keyed_vectors(file)
     table = WordTable.of(vocabulary_of(_encodable(words), len(words), "gensim"))
     return Source("gensim", table, vectors)
@@ -379,7 +379,7 @@ def _encodable(words: Iterable[str]) -> list[str]:
     return [word.encode(errors="replace").decode() for word in words]
 
 
-_OPENERS: dict[str, Callable[[MappedFile, Request, ExitStack], Source]] = {
+_OPENERS: dict[str, Callable[[ByteSource, Request, ExitStack], Source]] = {
     "word2vec": _open_word2vec,
     "word2vec-text": _open_text,
     "glove": _open_text,

@@ -13,20 +13,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from embmap.atomic_write import Part, Together, replacing
-from embmap.backends import open_mapped
-from embmap.codecs.product import Quantized
 from embmap.conversion.rows import Lengths, Stacked
 from embmap.conversion.words import Refuse, WordTable
 from embmap.formats.cvc.writer import write as write_cvc_file
 from embmap.formats.embd.layout import REQUIRED_METADATA
 from embmap.formats.embd.writer import write as write_embd_file
 from embmap.formats.finalfusion.writer import write as write_finalfusion_file
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix
-from embmap.parsing import parse_toml
-from embmap.subwords import SubwordIndexer
-from embmap.words_beside import describe, digests_beside, exists, words_beside
+from embmap.io.atomic_write import Part, Together, replacing
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import ByteSource
+from embmap.io.parsing import parse_toml
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import Quantized
+from embmap.words.beside import describe, digests_beside, exists, words_beside
+from embmap.words.subwords import SubwordIndexer
 
 __all__ = ["TARGETS", "Output", "Target", "with_words_beside"]
 
@@ -161,7 +161,7 @@ def with_words_beside(path: Path, words: WordTable | None) -> Iterator[Part]:
             together.remove(digests)
 
 
-def _complete(part: Part) -> MappedFile:
+def _complete(part: Part) -> ByteSource:
     return open_mapped(part.written, backend="read")
 
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from embmap.conversion.rows import Streamed
 from embmap.conversion.words import WordTable
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import MappedFile, ragged
-from embmap.report import Progress
+from embmap.io.mapping import ByteSource, ragged
+from embmap.progress import Progress
 
 __all__ = ["TextHead", "TextMatrix", "read_floret_head", "read_head", "read_lines"]
 
@@ -54,12 +54,12 @@ class TextHead:
     n: int | None
 
 
-def read_head(file: MappedFile, format: str | None = None) -> TextHead | None:
+def read_head(file: ByteSource, format: str | None = None) -> TextHead | None:
     """Return what the start of a text of vectors says.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     format : {"word2vec-text", "glove"}, optional
         Whether there is a line of sizes; by default the text tells.
@@ -103,12 +103,12 @@ def read_head(file: MappedFile, format: str | None = None) -> TextHead | None:
     return None
 
 
-def read_floret_head(file: MappedFile) -> tuple[TextHead, tuple[int, ...], str, str] | None:
+def read_floret_head(file: ByteSource) -> tuple[TextHead, tuple[int, ...], str, str] | None:
     """Return what the first line of a floret table says.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns
@@ -133,7 +133,7 @@ def read_floret_head(file: MappedFile) -> tuple[TextHead, tuple[int, ...], str, 
 _FLORET_SIZES = re.compile(rb"\d{1,18} \d{1,9}(?: \d{1,18}){4}")
 
 
-def _sample(file: MappedFile) -> list[bytes]:
+def _sample(file: ByteSource) -> list[bytes]:
     """Return the first lines, with their ends."""
     nbytes = min(_SAMPLE_NBYTES, file.nbytes)
     data = file.read(0, nbytes)
@@ -168,7 +168,7 @@ class _Lines:
 
 
 def read_lines(
-    file: MappedFile,
+    file: ByteSource,
     head: TextHead,
     format: str,
     *,
@@ -180,7 +180,7 @@ def read_lines(
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     head : TextHead
         What its start says.
@@ -247,7 +247,7 @@ def read_lines(
     return words, TextMatrix(file, starts, stops, head.dim, np.dtype(dtype), format)
 
 
-def _scan(file: MappedFile, window: bytes, base: int, dim: int, format: str, found: _Lines) -> None:
+def _scan(file: ByteSource, window: bytes, base: int, dim: int, format: str, found: _Lines) -> None:
     """Find the lines of a window that ends where a line does."""
     data = np.frombuffer(window, np.uint8)
     stops = np.flatnonzero(data == _NEWLINE)
@@ -291,7 +291,7 @@ def _scan(file: MappedFile, window: bytes, base: int, dim: int, format: str, fou
         found.stops.append(base + stop)
 
 
-def _too_short(file: MappedFile, offset: int, n: int, dim: int, format: str) -> FormatError:
+def _too_short(file: ByteSource, offset: int, n: int, dim: int, format: str) -> FormatError:
     return FormatError(
         f"a word and {dim} numbers are needed, this line has {n} after the word",
         path=file.path,
@@ -301,7 +301,7 @@ def _too_short(file: MappedFile, offset: int, n: int, dim: int, format: str) -> 
     )
 
 
-def _line_number(file: MappedFile, offset: int) -> int:
+def _line_number(file: ByteSource, offset: int) -> int:
     """Return the number of the line at an offset, from 1; reads all before it."""
     newlines = 0
     for start in range(0, offset, _WINDOW):
@@ -314,7 +314,7 @@ class TextMatrix(Streamed):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The text.
     starts, stops : numpy.ndarray
         Shape (rows,), int64: where the numbers of each line start and stop.
@@ -328,7 +328,7 @@ class TextMatrix(Streamed):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         starts: npt.NDArray[np.int64],
         stops: npt.NDArray[np.int64],
         dim: int,

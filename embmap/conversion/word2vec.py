@@ -12,7 +12,7 @@ from embmap.conversion.rows import Streamed
 from embmap.conversion.word_records import words_before
 from embmap.conversion.words import WordTable
 from embmap.errors import FormatError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["Word2VecMatrix", "read_sizes", "read_word2vec"]
 
@@ -20,12 +20,12 @@ FORMAT = "word2vec"
 _SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,9})[ \t]*\r?\n")
 
 
-def read_sizes(file: MappedFile) -> tuple[int, int, int] | None:
+def read_sizes(file: ByteSource) -> tuple[int, int, int] | None:
     """Return what the first line of a word2vec file states.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns
@@ -39,13 +39,13 @@ def read_sizes(file: MappedFile) -> tuple[int, int, int] | None:
 
 
 def read_word2vec(
-    file: MappedFile, *, limit: int | None = None
+    file: ByteSource, *, limit: int | None = None
 ) -> tuple[WordTable, Word2VecMatrix]:
     """Find the words of a binary word2vec file and where their numbers are.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     limit : int, optional
         Read no more than this many words.
@@ -95,7 +95,7 @@ class Word2VecMatrix(Streamed):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     offsets : numpy.ndarray
         Shape (rows,), int64: where each row starts.
@@ -103,7 +103,7 @@ class Word2VecMatrix(Streamed):
         Numbers of a row.
     """
 
-    def __init__(self, file: MappedFile, offsets: npt.NDArray[np.int64], dim: int) -> None:
+    def __init__(self, file: ByteSource, offsets: npt.NDArray[np.int64], dim: int) -> None:
         self.shape = (offsets.size, dim)
         self.dtype = np.dtype(np.float32)
         self._file = file

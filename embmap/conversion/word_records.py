@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from embmap.conversion.words import WordTable
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["words_before"]
 
@@ -19,7 +19,7 @@ _LONGEST = 1 << 16  # bytes of a word: looking further for its end is reading nu
 
 
 def words_before(
-    file: MappedFile,
+    file: ByteSource,
     offset: int,
     n: int,
     *,
@@ -32,7 +32,7 @@ def words_before(
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     offset : int
         Where the first record starts.

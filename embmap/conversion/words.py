@@ -15,8 +15,8 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from embmap.errors import FormatError
-from embmap.mapping import MappedFile
-from embmap.vocabulary import Vocabulary
+from embmap.io.mapping import ByteSource
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Chosen", "Refuse", "WordTable", "choose"]
 
@@ -32,7 +32,7 @@ class WordTable(Collection[str]):
         Their UTF-8, end to end.
     ends : numpy.ndarray
         Shape (n,), int64: where each of them ends in `data`.
-    file : MappedFile
+    file : ByteSource
         What they were read from, for errors.
     format : str
         Name of its format, for errors.
@@ -46,7 +46,7 @@ class WordTable(Collection[str]):
         self,
         data: bytes | bytearray,
         ends: npt.NDArray[np.int64],
-        file: MappedFile,
+        file: ByteSource,
         format: str,
         places: npt.NDArray[np.int64] | None = None,
         noun: str = "word",

@@ -103,7 +103,7 @@ def _make(console: Console, corpus: list[list[str]], plain: Path, subwords: Path
     embmap.finalfusion.write(
         plain, embedding.words, embedding.vectors, norms=embedding.norms, metadata=metadata
     )
-    indexer = embmap.subwords.BucketIndexer(3, 6, _EXPONENT)
+    indexer = embmap.words.subwords.BucketIndexer(3, 6, _EXPONENT)
     buckets = subword_rows(
         embedding.words,
         embedding.vectors,

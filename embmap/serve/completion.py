@@ -12,7 +12,7 @@ from bisect import bisect_left
 import numpy as np
 import numpy.typing as npt
 
-from embmap.vocabulary import Vocabulary
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Completion"]
 

@@ -18,14 +18,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from embmap.cached_reads import NotInMemoryError
 from embmap.embedding_file import EmbeddingFile
-from embmap.serve.asking import body_fields, query_fields, refuse
-from embmap.serve.call import Call
+from embmap.io.cached_reads import NotInMemoryError
+from embmap.serve.fields import body_fields, query_fields, refuse
 from embmap.serve.models import Models, Version
 from embmap.serve.pool import Pool, Slots
 from embmap.serve.problems import Problem, problem_of
 from embmap.serve.representations import JSON, Answer
+from embmap.serve.request import Call
 from embmap.serve.settings import Limits
 
 __all__ = ["Bodies", "Endpoint", "ModelEndpoint", "response", "response_of"]

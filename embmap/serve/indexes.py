@@ -16,10 +16,10 @@ from typing import Protocol, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import StaleIndexError
-from embmap.index_file import SUFFIX
-from embmap.index_source import IndexChoice
-from embmap.mapping import Backend
-from embmap.vocabulary import Vocabulary
+from embmap.io.mapping import Backend
+from embmap.words.index_file import SUFFIX
+from embmap.words.index_source import IndexChoice
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["IndexFolder"]
 

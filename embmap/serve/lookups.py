@@ -9,9 +9,7 @@ import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.dwe.file import DweFile
-from embmap.matrix import Matrix
-from embmap.serve.asking import refuse
-from embmap.serve.call import Call, asked_vectors, check_size, check_words, dynamic_file
+from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem, unknown_word
 from embmap.serve.representations import (
     ARROW,
@@ -22,6 +20,8 @@ from embmap.serve.representations import (
     json_answer,
     vectors_answer,
 )
+from embmap.serve.request import Call, asked_vectors, check_size, check_words, dynamic_file
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["lookup", "vectors"]
 

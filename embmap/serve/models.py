@@ -23,12 +23,12 @@ from typing import Any
 import embmap
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import EmbmapError, UnsupportedError
-from embmap.index_source import IndexChoice
-from embmap.mapping import Backend
+from embmap.io.mapping import Backend
 from embmap.serve.completion import Completion
 from embmap.serve.indexes import IndexFolder
 from embmap.serve.problems import Problem, unavailable
 from embmap.serve.settings import ModelSource, Settings
+from embmap.words.index_source import IndexChoice
 
 __all__ = ["Model", "Models", "Version"]
 

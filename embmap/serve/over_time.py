@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from embmap.exact_search import lengths_of
-from embmap.serve.call import Call, check_size, check_words, dynamic_file
+from embmap.search.exact import lengths_of
 from embmap.serve.representations import Answer, as_numbers, json_answer
+from embmap.serve.request import Call, check_size, check_words, dynamic_file
 from embmap.serve.searches import neighbors_answer
 
 __all__ = ["related", "trajectory"]

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from embmap.codecs.threads import n_threads
 from embmap.serve.problems import Problem
 from embmap.serve.settings import Limits
+from embmap.threads import n_threads
 
 __all__ = ["Pool", "Pools", "Slots"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from embmap.errors import UnknownWordError
-from embmap.serve.asking import refuse
-from embmap.serve.call import Call, check_vectors, check_words
+from embmap.search.similarity import Neighbor
+from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem
 from embmap.serve.representations import Answer, json_answer
-from embmap.similarity import Neighbor
+from embmap.serve.request import Call, check_vectors, check_words
 
 __all__ = ["analogy", "complete", "neighbors_answer", "similar"]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from embmap.mapping import Backend
+from embmap.io.mapping import Backend
 
 __all__ = ["Limits", "ModelSource", "Settings", "is_loopback", "model_sources", "read_token"]
 

@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embmap
-from embmap import positional_reads
 from embmap.codecs import kernels
 from embmap.formats.dwe import groups as groups_module
+from embmap.io import positional_reads
 from tests.reference import dwe as reference
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None

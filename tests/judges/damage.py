@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import embmap
-from embmap.cached_reads import NotInMemoryError
+from embmap.io.cached_reads import NotInMemoryError
 
 __all__ = [
     "NOT_OPENED",

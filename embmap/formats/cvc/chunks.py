@@ -12,11 +12,11 @@ import numpy.typing as npt
 from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
-from embmap.codecs.threads import in_parallel
 from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.layout import FORMAT, ChunkLayout, Column, CvcLayout, Part
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, fitting
+from embmap.io.mapping import ByteSource
+from embmap.threads import in_parallel
+from embmap.vectors.matrix import Matrix, fitting
 
 __all__ = ["Chunk", "ChunkedMatrix"]
 
@@ -28,7 +28,7 @@ class Chunk:
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     number : int
         Which chunk.
@@ -40,7 +40,7 @@ class Chunk:
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         number: int,
         layout: ChunkLayout,
         matrices: tuple[ChunkedMatrix, ...],
@@ -157,7 +157,7 @@ class ChunkedMatrix(Matrix):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : CvcLayout
         Where the chunks are.
@@ -165,7 +165,7 @@ class ChunkedMatrix(Matrix):
         Which column.
     """
 
-    def __init__(self, file: MappedFile, layout: CvcLayout, number: int) -> None:
+    def __init__(self, file: ByteSource, layout: CvcLayout, number: int) -> None:
         self.column: Column = layout.columns[number]
         self._file = file
         self._chunks = layout.chunks

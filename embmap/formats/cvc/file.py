@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile, jsonable
 from embmap.errors import FormatError
-from embmap.file_words import Words, words_of
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
 from embmap.formats.cvc.layout import FORMAT, Section, parse
-from embmap.index_source import IndexChoice
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix
-from embmap.report import Progress, Report
+from embmap.io.mapping import ByteSource
+from embmap.progress import Progress
+from embmap.report import Report
+from embmap.vectors.matrix import Matrix
+from embmap.words.given import Words, words_of
+from embmap.words.index_source import IndexChoice
 
 __all__ = ["CvcFile"]
 
@@ -30,7 +31,7 @@ class CvcFile(EmbeddingFile):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The open file.
     version : str, optional
         Read it as "0.1", "1.0" or "2.0".
@@ -54,7 +55,7 @@ class CvcFile(EmbeddingFile):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         version: str | None = None,
         index: IndexChoice = "auto",
         vocab: Words | None = None,

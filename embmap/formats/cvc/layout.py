@@ -12,9 +12,9 @@ from typing import Any
 
 from embmap.codecs.planes import check_size
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.fields import FieldReader
-from embmap.mapping import MappedFile
-from embmap.parsing import parse_json
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
+from embmap.io.parsing import parse_json
 
 __all__ = [
     "DTYPES",
@@ -112,7 +112,7 @@ class CvcLayout:
 class _Header:
     """Takes values out of the JSON header, each error naming what is wrong."""
 
-    def __init__(self, file: MappedFile, offset: int) -> None:
+    def __init__(self, file: ByteSource, offset: int) -> None:
         self._where: dict[str, Any] = {"path": file.path, "format": FORMAT, "offset": offset}
 
     def error(self, message: str, field: str, **details: Any) -> FormatError:
@@ -146,12 +146,12 @@ class _Header:
         return value
 
 
-def parse(file: MappedFile, version: str | None = None) -> CvcLayout:
+def parse(file: ByteSource, version: str | None = None) -> CvcLayout:
     """Parse a CVC file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     version : {"0.1", "1.0", "2.0"}, optional
         Read it as this one; by default the bytes decide.
@@ -197,7 +197,7 @@ def parse(file: MappedFile, version: str | None = None) -> CvcLayout:
     )
 
 
-def _version(file: MappedFile, reader: FieldReader, word: int) -> str:
+def _version(file: ByteSource, reader: FieldReader, word: int) -> str:
     major, minor = word & 0xFFFF, word >> 16
     if word in (1, 2):
         return f"{word}.0"
@@ -267,7 +267,7 @@ def _reject_impossible(header: _Header, columns: tuple[Column, ...], n: int) -> 
 
 
 def _chunks(
-    file: MappedFile,
+    file: ByteSource,
     header: _Header,
     document: dict[str, Any],
     version: str,
@@ -328,7 +328,7 @@ def _chunks(
 
 
 def _parts(
-    file: MappedFile,
+    file: ByteSource,
     header: _Header,
     record: dict[str, Any],
     field: str,
@@ -354,7 +354,7 @@ def _parts(
 
 
 def _part(
-    file: MappedFile,
+    file: ByteSource,
     header: _Header,
     record: dict[str, Any],
     field: str,

@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from embmap.atomic_write import replacing, spool_beside
-from embmap.blocks import Blocks, blocks_of, n_rows, rechunked
 from embmap.formats.cvc.layout import DTYPES, KNOWN, MAGIC, VERSIONS, Section
 from embmap.formats.cvc.payloads import Record, encode
-from embmap.matrix import Matrix
-from embmap.parsing import parse_json
-from embmap.report import Progress
+from embmap.io.atomic_write import replacing, spool_beside
+from embmap.io.parsing import parse_json
+from embmap.progress import Progress
+from embmap.vectors.blocks import Blocks, blocks_of, n_rows, rechunked
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["write", "write_columns"]
 

@@ -13,14 +13,15 @@ import numpy.typing as npt
 from embmap.codecs.ans import LOWEST
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError, UnknownWordError
-from embmap.file_words import Words, words_of
 from embmap.formats.dwe.groups import Groups
 from embmap.formats.dwe.layout import FORMAT, entries_of, parse
 from embmap.formats.dwe.queries import Neighbor, dot_products, greatest, greatest_changes, scaled
 from embmap.formats.dwe.timestep import Timestep
-from embmap.index_source import IndexChoice
-from embmap.mapping import MappedFile
-from embmap.report import Progress, Report
+from embmap.io.mapping import ByteSource
+from embmap.progress import Progress
+from embmap.report import Report
+from embmap.words.given import Words, words_of
+from embmap.words.index_source import IndexChoice
 
 __all__ = ["DweFile"]
 
@@ -37,7 +38,7 @@ class DweFile(EmbeddingFile):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The open file.
     layout : str, optional
         Read it as "blocks" or "stream".
@@ -61,7 +62,7 @@ class DweFile(EmbeddingFile):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         layout: str | None = None,
         index: IndexChoice = "auto",
         vocab: Words | None = None,

@@ -14,7 +14,7 @@ from embmap.codecs.difference_tree import ancestry, levels, restore
 from embmap.errors import FormatError
 from embmap.forking import process_lock
 from embmap.formats.dwe.layout import FORMAT, DweLayout, Entries, entries_of, model_of
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["Groups"]
 
@@ -41,7 +41,7 @@ class _Decoded:
         failed: npt.NDArray[np.bool_] = self.ran_out | astray
         return failed
 
-    def problems(self, file: MappedFile, data_offset: int) -> Iterator[FormatError]:
+    def problems(self, file: ByteSource, data_offset: int) -> Iterator[FormatError]:
         """Return an error for each group that failed."""
         entries = self.entries
         for i in np.flatnonzero(self.failed).tolist():
@@ -60,13 +60,13 @@ class Groups:
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : DweLayout
         Its layout.
     """
 
-    def __init__(self, file: MappedFile, layout: DweLayout) -> None:
+    def __init__(self, file: ByteSource, layout: DweLayout) -> None:
         self.file = file
         self.layout = layout
         self._cache_nbytes = 64 << 20

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from embmap.codecs.ans import LOWEST, most_symbols
 from embmap.codecs.entropy_model import TOTAL, EntropyModel, model_size, parse_model
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.fields import FieldReader
-from embmap.mapping import MappedFile
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
 
 __all__ = [
     "FORMAT",
@@ -132,12 +132,12 @@ class _Header:
     scale: float
 
 
-def parse(file: MappedFile, layout: str | None = None) -> DweLayout:
+def parse(file: ByteSource, layout: str | None = None) -> DweLayout:
     """Parse a DWE file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : {"blocks", "stream"}, optional
         Read it as this one; by default the bytes decide.
@@ -180,7 +180,7 @@ def parse(file: MappedFile, layout: str | None = None) -> DweLayout:
     raise FormatError(f"neither layout fits: {both}", path=file.path, format=FORMAT)
 
 
-def _header(file: MappedFile) -> _Header:
+def _header(file: ByteSource) -> _Header:
     reader = FieldReader(file, FORMAT)
     magic = reader.raw(4, "magic")
     if magic != MAGIC:
@@ -216,7 +216,7 @@ def _header(file: MappedFile) -> _Header:
     return _Header(minor, address, n_steps, n_words, dim, group, scale)
 
 
-def _blocks(file: MappedFile, header: _Header) -> DweLayout:
+def _blocks(file: ByteSource, header: _Header) -> DweLayout:
     """Read the file as blocks that point to each other, as far as the sizes of the models."""
     size = file.nbytes // 4
     if header.n_words % header.group:
@@ -259,7 +259,7 @@ def _blocks(file: MappedFile, header: _Header) -> DweLayout:
     )
 
 
-def _stream(file: MappedFile, header: _Header) -> DweLayout:
+def _stream(file: ByteSource, header: _Header) -> DweLayout:
     """Read the file as models, jump table and one stream, as far as the sizes of the models."""
     if header.group > header.n_words:
         raise _wrong("jump_interval", 32, header.group, f"1 to {header.n_words}", file)
@@ -301,7 +301,7 @@ def _stream(file: MappedFile, header: _Header) -> DweLayout:
     )
 
 
-def _justified(file: MappedFile, layout: DweLayout) -> DweLayout:
+def _justified(file: ByteSource, layout: DweLayout) -> DweLayout:
     """Refuse sizes that the data cannot hold, before anything is allocated for them."""
     if layout.n_words * layout.dim > most_symbols(layout.data_words):
         raise FormatError(
@@ -313,7 +313,7 @@ def _justified(file: MappedFile, layout: DweLayout) -> DweLayout:
 
 
 def _checked(
-    file: MappedFile, layouts: list[DweLayout]
+    file: ByteSource, layouts: list[DweLayout]
 ) -> tuple[list[DweLayout], list[FormatError]]:
     """Return those of the readings whose models and entries are valid, and why others are not."""
     valid, reasons = [], []
@@ -328,12 +328,12 @@ def _checked(
     return valid, reasons
 
 
-def model_of(file: MappedFile, layout: DweLayout, t: int) -> EntropyModel:
+def model_of(file: ByteSource, layout: DweLayout, t: int) -> EntropyModel:
     """Return the entropy model of a time step.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : DweLayout
         Its layout.
@@ -363,7 +363,7 @@ def model_of(file: MappedFile, layout: DweLayout, t: int) -> EntropyModel:
 
 
 def entries_of(
-    file: MappedFile,
+    file: ByteSource,
     layout: DweLayout,
     steps: npt.NDArray[np.int64],
     groups: npt.NDArray[np.int64],
@@ -372,7 +372,7 @@ def entries_of(
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : DweLayout
         Its layout.
@@ -411,7 +411,7 @@ def entries_of(
 
 
 def _stream_entries(
-    file: MappedFile,
+    file: ByteSource,
     layout: DweLayout,
     tables: npt.NDArray[np.int64],
     steps: npt.NDArray[np.int64],
@@ -431,7 +431,7 @@ def _stream_entries(
 
 
 def _block_entries(
-    file: MappedFile,
+    file: ByteSource,
     layout: DweLayout,
     tables: npt.NDArray[np.int64],
     steps: npt.NDArray[np.int64],
@@ -449,7 +449,7 @@ def _block_entries(
     return Entries(steps, groups, positions, states, anywhere, np.full(groups.size, LOWEST))
 
 
-def _model_size(file: MappedFile, offset: int, end: int, t: int) -> int:
+def _model_size(file: ByteSource, offset: int, end: int, t: int) -> int:
     """Return how many symbols a model has that has to end inside a range."""
     n = int.from_bytes(file.read(offset, 2), "little") if offset + 2 <= end else 0
     if not 2 <= n <= TOTAL or offset + 2 * model_size(n) > end:
@@ -460,16 +460,16 @@ def _model_size(file: MappedFile, offset: int, end: int, t: int) -> int:
     return n
 
 
-def _u32(file: MappedFile, offset: int, n: int, field: str) -> npt.NDArray[np.uint32]:
+def _u32(file: ByteSource, offset: int, n: int, field: str) -> npt.NDArray[np.uint32]:
     if offset + 4 * n > file.nbytes:
         raise TruncatedError(f"{n} numbers do not fit into the file", **_where(file, field, offset))
     return file.array(offset, "<u4", n)
 
 
-def _wrong(field: str, offset: int, found: int, expected: str, file: MappedFile) -> FormatError:
+def _wrong(field: str, offset: int, found: int, expected: str, file: ByteSource) -> FormatError:
     where = _where(file, field, offset)
     return FormatError(f"{field} is out of range", **where, found=found, expected=expected)
 
 
-def _where(file: MappedFile, field: str, offset: int) -> dict[str, Any]:
+def _where(file: ByteSource, field: str, offset: int) -> dict[str, Any]:
     return {"path": file.path, "format": FORMAT, "offset": offset, "field": field}

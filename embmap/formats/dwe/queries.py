@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.similarity import Neighbor
+from embmap.search.similarity import Neighbor
 
 __all__ = ["Neighbor", "dot_products", "greatest", "greatest_changes", "scaled"]
 

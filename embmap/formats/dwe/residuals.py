@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.blocks import blocks_of
 from embmap.codecs.difference_tree import differences, preorder
-from embmap.matrix import Matrix
+from embmap.vectors.blocks import blocks_of
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["AT_ONCE", "Residuals", "is_at_hand", "opened", "spooled"]
 

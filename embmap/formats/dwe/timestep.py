@@ -10,7 +10,7 @@ import numpy.typing as npt
 from embmap.formats.dwe.groups import Groups
 from embmap.formats.dwe.layout import entries_of
 from embmap.formats.dwe.queries import scaled
-from embmap.matrix import Matrix
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["Timestep"]
 

@@ -19,8 +19,6 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.atomic_write import replacing, spool_beside
-from embmap.blocks import Blocks, blocks_of
 from embmap.codecs.ans import LOWEST, Encoder
 from embmap.codecs.entropy_model import (
     TOTAL,
@@ -31,7 +29,9 @@ from embmap.codecs.entropy_model import (
 )
 from embmap.formats.dwe.layout import HEADER_NBYTES, LAYOUTS, MAGIC
 from embmap.formats.dwe.residuals import AT_ONCE, Residuals, is_at_hand, opened, spooled
-from embmap.report import Progress
+from embmap.io.atomic_write import replacing, spool_beside
+from embmap.progress import Progress
+from embmap.vectors.blocks import Blocks, blocks_of
 
 __all__ = ["quantize", "quantize_blocks", "write"]
 

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.bfloat import BFloat16Matrix, as_float32, bfloat16_dtype
+from embmap.codecs.bfloat import as_float32, bfloat16_dtype
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
-from embmap.file_words import Words, words_of
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
     FOOTER,
@@ -25,11 +24,14 @@ from embmap.formats.embd.layout import (
     fnv1a,
     parse,
 )
-from embmap.index_source import IndexChoice
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, dense_matrix
-from embmap.records import scan
-from embmap.report import Progress, Report
+from embmap.io.mapping import ByteSource
+from embmap.progress import Progress
+from embmap.report import Report
+from embmap.vectors.bfloat import BFloat16Matrix
+from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.words.given import Words, words_of
+from embmap.words.index_source import IndexChoice
+from embmap.words.records import scan
 
 __all__ = ["EmbdFile", "Tensors"]
 
@@ -51,13 +53,13 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     layout : EmbdLayout
         Where they are.
     """
 
-    def __init__(self, file: MappedFile, layout: EmbdLayout) -> None:
+    def __init__(self, file: ByteSource, layout: EmbdLayout) -> None:
         self._file = file
         self._tensors = {tensor.name: tensor for tensor in layout.tensors}
 
@@ -111,7 +113,7 @@ class EmbdFile(EmbeddingFile):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The open file.
     dialect : str, optional
         Read it as "spec" or "flat".
@@ -135,7 +137,7 @@ class EmbdFile(EmbeddingFile):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         dialect: str | None = None,
         index: IndexChoice = "auto",
         vocab: Words | None = None,
@@ -315,7 +317,7 @@ def _word_embedding(layout: EmbdLayout, n_words: int | None) -> TensorLayout | N
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _matrix(file: MappedFile, tensor: TensorLayout) -> Matrix:
+def _matrix(file: ByteSource, tensor: TensorLayout) -> Matrix:
     shape = cast("tuple[int, int]", tensor.shape)
     if tensor.dtype == "bfloat16":
         return BFloat16Matrix(dense_matrix(file, tensor.offset, shape, "<u2"))

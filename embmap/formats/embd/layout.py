@@ -15,9 +15,9 @@ import zlib
 from dataclasses import dataclass
 
 from embmap.errors import ChecksumError, FormatError, TruncatedError, UnsupportedError
-from embmap.fields import FieldReader
-from embmap.mapping import MappedFile
-from embmap.records import Records, scan
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
+from embmap.words.records import Records, scan
 
 __all__ = [
     "DIALECTS",
@@ -153,12 +153,12 @@ def fnv1a(name: bytes) -> int:
     return value
 
 
-def parse(file: MappedFile, dialect: str | None = None) -> EmbdLayout:
+def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
     """Parse an EMBD file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     dialect : {"spec", "flat"}, optional
         Read it as this one; by default the bytes decide.
@@ -206,7 +206,7 @@ def parse(file: MappedFile, dialect: str | None = None) -> EmbdLayout:
         ) from None
 
 
-def _is_spec(file: MappedFile) -> bool:
+def _is_spec(file: ByteSource) -> bool:
     """Whether the checksum of the header holds, or size and end magic do."""
     if file.nbytes < HEADER.size:
         return False
@@ -218,7 +218,7 @@ def _is_spec(file: MappedFile) -> bool:
     return zlib.crc32(head[:56]) == fields[13] or (size_holds and end_holds)
 
 
-def _parse_spec(file: MappedFile) -> EmbdLayout:
+def _parse_spec(file: ByteSource) -> EmbdLayout:
     """Parse the layout of the published text."""
     reader = FieldReader(file, FORMAT)
     head = reader.raw(HEADER.size, "header")
@@ -280,7 +280,7 @@ def _parse_spec(file: MappedFile) -> EmbdLayout:
 
 
 def _metadata(
-    file: MappedFile, offset: int, nbytes: int, warnings: list[tuple[str, int]]
+    file: ByteSource, offset: int, nbytes: int, warnings: list[tuple[str, int]]
 ) -> tuple[tuple[str, str], ...]:
     """Parse the metadata section."""
     if not nbytes:
@@ -306,7 +306,7 @@ def _metadata(
     return tuple(entries)
 
 
-def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, int, dict[str, int]]:
+def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, int, dict[str, int]]:
     """Parse the head of the vocabulary section and its special tokens."""
     reader = FieldReader(file, FORMAT, offset, offset + nbytes)
     n_tokens = reader.u32("token_count")
@@ -339,7 +339,7 @@ def _vocabulary(file: MappedFile, offset: int, nbytes: int) -> tuple[Records, in
 
 
 def _tensors(
-    file: MappedFile,
+    file: ByteSource,
     offset: int,
     n_tensors: int,
     data_offset: int,
@@ -377,7 +377,7 @@ def _tensors(
 
 
 def _tensor(
-    file: MappedFile,
+    file: ByteSource,
     name: str,
     dtype: int,
     shape: tuple[int, ...],
@@ -393,7 +393,7 @@ def _tensor(
     return TensorLayout(name, DTYPES[dtype], shape, offset, nbytes, name_hash)
 
 
-def _check_apart(file: MappedFile, tensors: list[TensorLayout]) -> None:
+def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
     """Refuse tensors of one name and tensors that overlap."""
     names: set[str] = set()
     for tensor in tensors:
@@ -413,7 +413,7 @@ def _check_apart(file: MappedFile, tensors: list[TensorLayout]) -> None:
             )
 
 
-def _parse_flat(file: MappedFile) -> EmbdLayout:
+def _parse_flat(file: ByteSource) -> EmbdLayout:
     """Parse tensors one after the other, then the vocabulary, up to the end of the file."""
     reader = FieldReader(file, FORMAT, 8)
     n_tensors = reader.u32("num_tensors")

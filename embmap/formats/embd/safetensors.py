@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.formats.embd.writer import write
-from embmap.parsing import parse_json
+from embmap.io.parsing import parse_json
 
 __all__ = ["from_safetensors"]
 

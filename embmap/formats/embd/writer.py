@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from embmap.atomic_write import replacing
 from embmap.formats.embd.file import Tensors
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
@@ -36,6 +35,7 @@ from embmap.formats.embd.layout import (
     VOCAB_EMBEDDED,
     fnv1a,
 )
+from embmap.io.atomic_write import replacing
 
 __all__ = ["TensorBlocks", "write"]
 

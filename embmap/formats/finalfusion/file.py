@@ -8,28 +8,29 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.product import ProductMatrix
-from embmap.codecs.segments import normalize, segment_sums
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError, UnknownWordError
-from embmap.file_words import Words, words_of
 from embmap.formats.finalfusion.chunks import FORMAT, Chunk
 from embmap.formats.finalfusion.layout import parse
 from embmap.formats.finalfusion.storage_chunk import Dense, Norms, Product
 from embmap.formats.finalfusion.vocabulary_chunk import VocabularyLayout, ngram_records
-from embmap.index_source import IndexChoice
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix, dense_matrix
-from embmap.parsing import LONGEST_TOML, parse_toml
-from embmap.report import Progress, Report
-from embmap.subwords import (
+from embmap.io.mapping import ByteSource
+from embmap.io.parsing import LONGEST_TOML, parse_toml
+from embmap.progress import Progress
+from embmap.report import Report
+from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.product import ProductMatrix
+from embmap.vectors.segments import normalize, segment_sums
+from embmap.words.given import Words, words_of
+from embmap.words.index_source import IndexChoice
+from embmap.words.subwords import (
     BucketIndexer,
     ExplicitIndexer,
     FastTextIndexer,
     FloretIndexer,
     SubwordIndexer,
 )
-from embmap.vocabulary import Vocabulary
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["FinalfusionFile"]
 
@@ -42,7 +43,7 @@ class FinalfusionFile(EmbeddingFile):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The open file.
     dialect : str, optional
         Read it as "reference", "v0", "draft" or "bare".
@@ -66,7 +67,7 @@ class FinalfusionFile(EmbeddingFile):
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         dialect: str | None = None,
         index: IndexChoice = "auto",
         vocab: Words | None = None,
@@ -388,7 +389,7 @@ class FinalfusionFile(EmbeddingFile):
                 progress("checking vectors", start + len(block), n)
 
 
-def _matrix(file: MappedFile, storage: Dense | Product) -> Matrix:
+def _matrix(file: ByteSource, storage: Dense | Product) -> Matrix:
     if isinstance(storage, Dense):
         shape = storage.rows, storage.columns
         return dense_matrix(file, storage.offset, shape, storage.dtype)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.fields import FieldReader
 from embmap.formats.finalfusion.chunks import (
     CHUNK_HEAD,
     CHUNK_NAMES,
@@ -35,7 +34,8 @@ from embmap.formats.finalfusion.vocabulary_chunk import (
     content_end,
     parse_vocabulary,
 )
-from embmap.mapping import MappedFile
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
 
 __all__ = ["DIALECTS", "MAGIC", "FinalfusionLayout", "looks_bare", "parse"]
 
@@ -72,12 +72,12 @@ class FinalfusionLayout:
     metadata: Chunk | None = None
 
 
-def parse(file: MappedFile, dialect: str | None = None) -> FinalfusionLayout:
+def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
     """Parse a finalfusion file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     dialect : {"reference", "v0", "draft", "bare"}, optional
         Read it as this one; by default the bytes decide.
@@ -132,12 +132,12 @@ def parse(file: MappedFile, dialect: str | None = None) -> FinalfusionLayout:
     return _Walk(file, listed, dialect, corrected).run(reader.offset)
 
 
-def looks_bare(file: MappedFile) -> bool:
+def looks_bare(file: ByteSource) -> bool:
     """Whether a file without the magic could be a single chunk.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
 
     Returns
@@ -152,7 +152,7 @@ def looks_bare(file: MappedFile) -> bool:
     return known and int.from_bytes(head[4:], "little") == file.nbytes - CHUNK_HEAD
 
 
-def _parse_bare(file: MappedFile) -> FinalfusionLayout:
+def _parse_bare(file: ByteSource) -> FinalfusionLayout:
     layout = _Walk(file, (), "reference").run(0)
     if len(layout.chunks) != 1 or layout.chunks[0].id not in CHUNK_NAMES:
         raise FormatError(
@@ -166,7 +166,7 @@ class _Walk:
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         listed: tuple[int, ...],
         dialect: str | None,
         corrected: Chunk | None = None,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embmap.errors import FormatError, UnsupportedError
-from embmap.fields import FieldReader
 from embmap.formats.finalfusion.chunks import DTYPES, FORMAT, Chunk
-from embmap.mapping import MappedFile
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
 
 __all__ = [
     "Dense",
@@ -88,12 +88,12 @@ def _padding(reader: FieldReader, nbytes: int, itemsize: int, what: str) -> int:
     return padding
 
 
-def parse_dense(file: MappedFile, chunk: Chunk) -> Dense:
+def parse_dense(file: ByteSource, chunk: Chunk) -> Dense:
     """Parse an ndarray chunk.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     chunk : Chunk
         The chunk.
@@ -120,12 +120,12 @@ def parse_dense(file: MappedFile, chunk: Chunk) -> Dense:
     return Dense(reader.offset + padding, rows, columns, dtype)
 
 
-def parse_product(file: MappedFile, chunk: Chunk) -> Product:
+def parse_product(file: ByteSource, chunk: Chunk) -> Product:
     """Parse a quantized array chunk.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     chunk : Chunk
         The chunk.
@@ -195,12 +195,12 @@ def parse_product(file: MappedFile, chunk: Chunk) -> Product:
     )
 
 
-def parse_draft_storage(file: MappedFile, chunk: Chunk) -> Dense | Product:
+def parse_draft_storage(file: ByteSource, chunk: Chunk) -> Dense | Product:
     """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     chunk : Chunk
         The chunk.
@@ -235,12 +235,12 @@ def parse_draft_storage(file: MappedFile, chunk: Chunk) -> Dense | Product:
             ) from None
 
 
-def parse_norms(file: MappedFile, chunk: Chunk) -> Norms:
+def parse_norms(file: ByteSource, chunk: Chunk) -> Norms:
     """Parse a norms chunk.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     chunk : Chunk
         The chunk.

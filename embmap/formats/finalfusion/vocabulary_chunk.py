@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from embmap.errors import FormatError, TruncatedError
-from embmap.fields import FieldReader
 from embmap.formats.finalfusion.chunks import FORMAT, VOCABULARIES, Chunk
-from embmap.mapping import MappedFile
-from embmap.records import Records, scan
+from embmap.io.fields import FieldReader
+from embmap.io.mapping import ByteSource
+from embmap.words.records import Records, scan
 
 __all__ = ["VocabularyLayout", "content_end", "ngram_records", "parse_vocabulary"]
 
@@ -54,13 +54,13 @@ class VocabularyLayout:
 
 
 def parse_vocabulary(
-    file: MappedFile, chunk: Chunk, id: int, forced: str | None
+    file: ByteSource, chunk: Chunk, id: int, forced: str | None
 ) -> tuple[VocabularyLayout, bool]:
     """Parse the head of a vocabulary.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     chunk : Chunk
         The chunk.
@@ -86,7 +86,7 @@ def parse_vocabulary(
         return _floret(file, chunk), False
     if kind == "simple":
         return _simple(file, chunk), False
-    readings: dict[bool, Callable[[MappedFile, Chunk, str], VocabularyLayout]]
+    readings: dict[bool, Callable[[ByteSource, Chunk, str], VocabularyLayout]]
     readings = {False: _subword_reference, True: _subword_text}
     if forced == "reference":
         readings.pop(True)
@@ -102,7 +102,7 @@ def parse_vocabulary(
     raise errors.pop(0)  # not by a name of this frame, which the error would keep alive
 
 
-def _words(file: MappedFile, chunk: Chunk, offset: int, n: int, tail: int = 0) -> Records:
+def _words(file: ByteSource, chunk: Chunk, offset: int, n: int, tail: int = 0) -> Records:
     """Return the records of a chunk's words, refusing more than can fit before `tail` bytes."""
     if 4 * n + tail > chunk.end - offset:
         raise TruncatedError(
@@ -115,7 +115,7 @@ def _words(file: MappedFile, chunk: Chunk, offset: int, n: int, tail: int = 0) -
     return Records(offset, chunk.end, n, FORMAT, exact=tail == 0)
 
 
-def _simple(file: MappedFile, chunk: Chunk) -> VocabularyLayout:
+def _simple(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     n_words = reader.u64("number of words")
     return VocabularyLayout("simple", _words(file, chunk, reader.offset, n_words))
@@ -138,7 +138,7 @@ def _n_buckets(reader: FieldReader, kind: str) -> tuple[int, int]:
     return value, 1 << value
 
 
-def _subword_reference(file: MappedFile, chunk: Chunk, kind: str) -> VocabularyLayout:
+def _subword_reference(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyLayout:
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     n_words = reader.u64("number of words")
     if kind == "explicit":
@@ -157,7 +157,7 @@ def _subword_reference(file: MappedFile, chunk: Chunk, kind: str) -> VocabularyL
     )
 
 
-def _subword_text(file: MappedFile, chunk: Chunk, kind: str) -> VocabularyLayout:
+def _subword_text(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyLayout:
     """Parse a subword vocabulary as the v0 text has it: sizes first, no n-gram indices."""
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     min_n, max_n = _lengths(reader)
@@ -191,7 +191,7 @@ def _subword_text(file: MappedFile, chunk: Chunk, kind: str) -> VocabularyLayout
     )
 
 
-def _floret(file: MappedFile, chunk: Chunk) -> VocabularyLayout:
+def _floret(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     min_n, max_n = _lengths(reader)
     n_buckets = reader.u64("number of buckets")
@@ -244,12 +244,12 @@ def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> R
     )
 
 
-def content_end(file: MappedFile, vocabulary: VocabularyLayout) -> int:
+def content_end(file: ByteSource, vocabulary: VocabularyLayout) -> int:
     """Walk over a vocabulary.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     vocabulary : VocabularyLayout
         The vocabulary.

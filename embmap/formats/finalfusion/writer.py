@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from embmap.atomic_write import replacing
-from embmap.blocks import Blocks, blocks_of
-from embmap.codecs.product import Quantized
 from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
 from embmap.formats.finalfusion.layout import MAGIC
-from embmap.parsing import parse_toml
-from embmap.subwords import (
+from embmap.io.atomic_write import replacing
+from embmap.io.parsing import parse_toml
+from embmap.vectors.blocks import Blocks, blocks_of
+from embmap.vectors.product import Quantized
+from embmap.words.subwords import (
     BucketIndexer,
     ExplicitIndexer,
     FastTextIndexer,

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["FieldReader"]
 
@@ -23,7 +23,7 @@ class FieldReader:
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Where the bytes are.
     format : str
         Name of the format, for errors.
@@ -41,7 +41,7 @@ class FieldReader:
     """
 
     def __init__(
-        self, file: MappedFile, format: str, offset: int = 0, end: int | None = None
+        self, file: ByteSource, format: str, offset: int = 0, end: int | None = None
     ) -> None:
         self._file = file
         self._format = format

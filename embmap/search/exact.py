@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.product import ProductMatrix
 from embmap.codecs.products import multiply, vecdot
-from embmap.codecs.threads import in_parallel, n_threads
-from embmap.matrix import Matrix
+from embmap.threads import in_parallel, n_threads
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import ProductMatrix
 
 __all__ = ["ExactSearch", "Metric", "checked_metric", "lengths_of", "units_of"]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.dwe.file import DweFile
-from embmap.matrix import Matrix
-from embmap.serve.asking import Fields, checked_word, refuse
+from embmap.serve.fields import Fields, checked_word, refuse
 from embmap.serve.models import Version
 from embmap.serve.problems import Problem
 from embmap.serve.representations import ARROW, JSON, NPY, arrow_is_there, chosen
 from embmap.serve.settings import Limits
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["Call", "asked_vectors", "check_size", "check_vectors", "check_words", "dynamic_file"]
 

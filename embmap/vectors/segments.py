@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from embmap.codecs import kernels
 from embmap.codecs.products import vecdot
-from embmap.matrix import Matrix
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["normalize", "segment_sums"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, TruncatedError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["Records", "scan"]
 
@@ -63,12 +63,12 @@ class Records:
         """Bytes from the first record to the limit."""
         return self.limit - self.offset
 
-    def where(self, file: MappedFile, offset: int, record: int) -> dict[str, Any]:
+    def where(self, file: ByteSource, offset: int, record: int) -> dict[str, Any]:
         """Return the keywords that place an error at a record.
 
         Parameters
         ----------
-        file : MappedFile
+        file : ByteSource
             The file.
         offset : int
             Where in the file.
@@ -88,12 +88,12 @@ class Records:
         }
 
 
-def scan(file: MappedFile, records: Records) -> npt.NDArray[Any]:
+def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
     """Return where each record of a run starts.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     records : Records
         The run.
@@ -133,7 +133,7 @@ def scan(file: MappedFile, records: Records) -> npt.NDArray[Any]:
     return starts
 
 
-def _scan_prefixed(file: MappedFile, records: Records, starts: npt.NDArray[Any]) -> int:
+def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
     """Fill `starts` and return where the last record ends, both from ``records.offset``."""
     found = position = 0
     size = _WINDOW
@@ -180,7 +180,7 @@ def _chain(window: npt.NDArray[np.uint8], prefix: int, n: int) -> tuple[npt.NDAr
 
 
 def _step(
-    file: MappedFile,
+    file: ByteSource,
     records: Records,
     window: npt.NDArray[np.uint8],
     starts: npt.NDArray[Any],
@@ -208,7 +208,7 @@ def _step(
     return found, position
 
 
-def _passes_limit(file: MappedFile, records: Records, start: int, record: int) -> TruncatedError:
+def _passes_limit(file: ByteSource, records: Records, start: int, record: int) -> TruncatedError:
     return TruncatedError(
         f"this {records.noun} would end after byte {records.limit}, where its section ends",
         **records.where(file, records.offset + start, record),
@@ -216,7 +216,7 @@ def _passes_limit(file: MappedFile, records: Records, start: int, record: int) -
 
 
 def _check_crlf(
-    file: MappedFile, records: Records, after: npt.NDArray[np.int64], found: int
+    file: ByteSource, records: Records, after: npt.NDArray[np.int64], found: int
 ) -> None:
     """Refuse a text whose first line ends in CR LF and another in LF alone."""
     before = file.gather(records.offset + np.maximum(after - 2, 0), np.ones_like(after))
@@ -228,7 +228,7 @@ def _check_crlf(
         )
 
 
-def _scan_lines(file: MappedFile, records: Records, starts: npt.NDArray[Any]) -> int:
+def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
     """Fill `starts` with the starts of lines; return where the last one's newline ends."""
     found = position = 0
     if records.n:

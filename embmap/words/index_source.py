@@ -10,10 +10,10 @@ from typing import Literal, cast
 
 from embmap.errors import StaleIndexError, StaleIndexWarning
 from embmap.forking import process_lock
-from embmap.index_file import SUFFIX, IndexFile
-from embmap.mapping import Backend, MappedFile
-from embmap.records import Records
-from embmap.word_index import WordIndex
+from embmap.io.mapping import Backend, ByteSource
+from embmap.words.index_file import SUFFIX, IndexFile
+from embmap.words.records import Records
+from embmap.words.word_index import WordIndex
 
 __all__ = ["IndexChoice", "IndexSource", "default_index_path"]
 
@@ -25,7 +25,7 @@ class IndexSource:
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The data file.
     choice : {"auto", "memory", "require"} or path-like
         "auto" takes FILE.embx if it matches and warns if it is there but does not; "memory" never
@@ -37,7 +37,7 @@ class IndexSource:
         When an index is insisted on and is missing or damaged.
     """
 
-    def __init__(self, file: MappedFile, choice: IndexChoice) -> None:
+    def __init__(self, file: ByteSource, choice: IndexChoice) -> None:
         self._file = file
         self._lock = process_lock()
         self._index_file: IndexFile | None = None
@@ -153,12 +153,12 @@ class IndexSource:
             index_file.check_all()
 
 
-def default_index_path(file: MappedFile) -> Path | None:
+def default_index_path(file: ByteSource) -> Path | None:
     """Return where the index of a file is looked for: FILE.embx beside FILE.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The data file.
 
     Returns

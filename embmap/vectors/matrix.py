@@ -15,7 +15,7 @@ from typing import Any, Protocol, SupportsIndex, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["DenseMatrix", "Matrix", "Rows", "dense_matrix"]
 
@@ -290,7 +290,7 @@ class DenseMatrix(Matrix):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Where they are.
     offset : int
         Where the first row starts, in bytes.
@@ -306,7 +306,7 @@ class DenseMatrix(Matrix):
     """
 
     def __init__(
-        self, file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
     ) -> None:
         self.shape = shape
         self.dtype = np.dtype(dtype)
@@ -342,7 +342,7 @@ class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
     """Rows in a memory map: views."""
 
     def __init__(
-        self, file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
     ) -> None:
         super().__init__(file, offset, shape, dtype)
         self._array = file.array(offset, self.dtype, shape)
@@ -406,13 +406,13 @@ class ReadMatrix(DenseMatrix):
 
 
 def dense_matrix(
-    file: MappedFile, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+    file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
 ) -> DenseMatrix:
     """Return the matrix over rows stored in a file, as its back end serves them.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Where they are.
     offset : int
         Where the first row starts, in bytes.

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from embmap.errors import FormatError, StaleIndexError
 from embmap.forking import process_lock
-from embmap.index_file import MappedWordIndex
-from embmap.index_source import IndexSource
-from embmap.mapping import MappedFile
-from embmap.records import Records, scan
-from embmap.word_index import WordIndex
+from embmap.io.mapping import ByteSource
+from embmap.words.index_file import MappedWordIndex
+from embmap.words.index_source import IndexSource
+from embmap.words.records import Records, scan
+from embmap.words.word_index import WordIndex
 
 __all__ = ["Vocabulary"]
 
@@ -35,7 +35,7 @@ class Vocabulary(Sequence[str]):
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Holds the words.
     records : Records
         Where in it.
@@ -50,12 +50,12 @@ class Vocabulary(Sequence[str]):
         Where they are.
     source : IndexSource
         Where an index may come from.
-    file : MappedFile
+    file : ByteSource
         The file that holds them.
     """
 
     def __init__(
-        self, file: MappedFile, records: Records, source: IndexSource, number: int = 0
+        self, file: ByteSource, records: Records, source: IndexSource, number: int = 0
     ) -> None:
         self.records = records
         self.file = file

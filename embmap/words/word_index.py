@@ -19,8 +19,8 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from embmap.errors import UnsupportedError
-from embmap.mapping import MappedFile, ragged
-from embmap.records import Records
+from embmap.io.mapping import ByteSource, ragged
+from embmap.words.records import Records
 
 __all__ = ["EMPTY", "WordIndex", "hash_words", "n_slots_for"]
 
@@ -37,7 +37,7 @@ class WordIndex:
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Holds the words.
     records : Records
         Where in it.
@@ -72,7 +72,7 @@ class WordIndex:
 
     def __init__(
         self,
-        file: MappedFile,
+        file: ByteSource,
         records: Records,
         starts: npt.NDArray[Any],
         slots: npt.NDArray[np.uint32],
@@ -94,18 +94,18 @@ class WordIndex:
 
     @classmethod
     def build(
-        cls, file: MappedFile, records: Records, starts: npt.NDArray[Any], progress: Any = None
+        cls, file: ByteSource, records: Records, starts: npt.NDArray[Any], progress: Any = None
     ) -> WordIndex:
         """Return an index over words whose starts are known.
 
         Parameters
         ----------
-        file : MappedFile
+        file : ByteSource
             Holds the words.
         records : Records
             Where in it.
         starts : numpy.ndarray
-            Shape (n + 1,), from :func:`embmap.records.scan`.
+            Shape (n + 1,), from :func:`embmap.words.records.scan`.
         progress : callable, optional
             Called as ``progress(words_done, n_words)``.
 
@@ -320,13 +320,13 @@ def n_slots_for(n_words: int) -> int:
 
 
 def hash_words(
-    file: MappedFile, records: Records, starts: npt.NDArray[Any]
+    file: ByteSource, records: Records, starts: npt.NDArray[Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
     """Hash the words of a run, block by block.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         Holds the words.
     records : Records
         Where in it.
@@ -349,7 +349,7 @@ def hash_words(
 
 
 def _hash_block(
-    file: MappedFile,
+    file: ByteSource,
     offset: int,
     begins: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],

@@ -15,13 +15,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from embmap.blocks import Blocks, blocks_of, counted
-from embmap.codecs.product import Quantized, reconstruct
+from embmap.codecs.product import reconstruct
 from embmap.codecs.products import multiply, vecdot
-from embmap.codecs.segments import normalize
-from embmap.codecs.threads import in_parallel
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.progress import Progress
+from embmap.threads import in_parallel
+from embmap.vectors.blocks import Blocks, blocks_of, counted
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import Quantized
+from embmap.vectors.segments import normalize
 
 __all__ = ["encode", "kmeans", "quantize", "train"]
 

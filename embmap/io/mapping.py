@@ -1,10 +1,10 @@
 """The bytes of one file, as typed read-only arrays over its parts.
 
 Offsets and sizes are checked in Python ints before numpy sees them, so no product can wrap and no
-view can leave the file. Here stand the interface, :class:`MappedFile`, and the back end that hands
-out zero-copy views over one memory map; :mod:`embmap.positional_reads` and
-:mod:`embmap.cached_reads` hold those that read. None is closed under a live view: the resources go
-when the last object that uses them goes.
+view can leave the file. Here stand the interface, :class:`ByteSource`, and the back end that hands
+out zero-copy views over one memory map; :mod:`embmap.io.positional_reads` and
+:mod:`embmap.io.cached_reads` hold those that read. None is closed under a live view: the resources
+go when the last object that uses them goes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from embmap.errors import TruncatedError
 __all__ = [
     "Access",
     "Backend",
+    "ByteSource",
     "BytesFile",
     "Fetch",
-    "MappedFile",
     "MemoryMap",
     "ragged",
 ]
@@ -44,7 +44,7 @@ class Fetch(Protocol):
         ...
 
 
-class MappedFile(ABC):
+class ByteSource(ABC):
     """The bytes of one file, bounds-checked.
 
     Attributes
@@ -219,7 +219,7 @@ class MappedFile(ABC):
         return self._array(offset, dtype, dims)
 
 
-class MemoryMap(MappedFile):
+class MemoryMap(ByteSource):
     """A file mapped read-only by one ``numpy.memmap``.
 
     Parameters
@@ -274,7 +274,7 @@ class MemoryMap(MappedFile):
             self._map.madvise(advice, start, end - start)
 
 
-class BytesFile(MappedFile):
+class BytesFile(ByteSource):
     """Bytes in memory behind the same face, for what is parsed before it is written.
 
     Parameters

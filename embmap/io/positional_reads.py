@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import TruncatedError
-from embmap.mapping import Access, MappedFile
+from embmap.io.mapping import Access, ByteSource
 
 __all__ = ["PositionalFetch", "PositionalReads", "pread"]
 
 
-class PositionalReads(MappedFile):
+class PositionalReads(ByteSource):
     """A file read by position, with no shared cursor: threads may share it.
 
     Parameters

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from embmap.errors import FormatError
-from embmap.report import Progress, Report, named
-from embmap.vocabulary import Vocabulary
+from embmap.progress import Progress, named
+from embmap.report import Report
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["verify_words"]
 

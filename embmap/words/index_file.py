@@ -1,6 +1,6 @@
 """Word indexes in a file beside the data: FILE.embx.
 
-The file holds the tables of :mod:`embmap.word_index` as they are used, so that opening it maps them
+The file holds the tables of ``word_index`` as they are used, so that opening it maps them
 and every process shares one copy. It names the data it belongs to by size and modification time
 and, where those differ or may agree by chance, by a digest of the vocabulary's bytes. Its body is
 covered by checksums of 64 KiB blocks: a hit is confirmed by the words themselves, and the first
@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from embmap.atomic_write import replacing
-from embmap.backends import open_mapped
 from embmap.errors import EmbmapError, StaleIndexError
-from embmap.mapping import Backend, MappedFile
-from embmap.records import Records
-from embmap.word_index import EMPTY, WordIndex, n_slots_for
+from embmap.io.atomic_write import replacing
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import Backend, ByteSource
+from embmap.words.records import Records
+from embmap.words.word_index import EMPTY, WordIndex, n_slots_for
 
 __all__ = ["SUFFIX", "IndexFile", "MappedWordIndex", "digest", "write_index"]
 
@@ -71,7 +71,7 @@ class IndexFile:
     ----------
     path : path-like
         The index file.
-    data : MappedFile
+    data : ByteSource
         The file whose words it indexes.
     backend : {"mmap", "read", "cached"}
         How the index is read.
@@ -83,7 +83,7 @@ class IndexFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], data: MappedFile, backend: Backend = "mmap"
+        self, path: str | os.PathLike[str], data: ByteSource, backend: Backend = "mmap"
     ) -> None:
         self.path = Path(os.fsdecode(path))
         self._data = data
@@ -363,12 +363,12 @@ class MappedWordIndex(WordIndex):
         self._index_file.check(self._table.starts_offset + size * first, nbytes)
 
 
-def digest(file: MappedFile, offset: int, nbytes: int) -> bytes:
+def digest(file: ByteSource, offset: int, nbytes: int) -> bytes:
     """Return the xxh3_128 digest of a range of a file.
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     offset, nbytes : int
         The range, in bytes.
@@ -391,7 +391,7 @@ def digest(file: MappedFile, offset: int, nbytes: int) -> bytes:
 
 
 def write_index(
-    path: str | os.PathLike[str], data: MappedFile, tables: Iterable[WordIndex]
+    path: str | os.PathLike[str], data: ByteSource, tables: Iterable[WordIndex]
 ) -> Path:
     """Write the tables over a file's words.
 
@@ -399,7 +399,7 @@ def write_index(
     ----------
     path : path-like
         The index file to create or replace.
-    data : MappedFile
+    data : ByteSource
         The file whose words they find.
     tables : iterable of WordIndex
         The tables, the vocabulary's first. Each is built when it is asked for: the index says when
@@ -422,7 +422,7 @@ def write_index(
     return Path(os.fsdecode(path))
 
 
-def _write(out: BinaryIO, data: MappedFile, tables: Sequence[WordIndex], indexed: int) -> None:
+def _write(out: BinaryIO, data: ByteSource, tables: Sequence[WordIndex], indexed: int) -> None:
     body = position = _body(len(tables))
     rows, sections = [], []
     for table in tables:

@@ -1,6 +1,6 @@
 """Which words are near: rankings by cosine, dot product or distance, analogies.
 
-:class:`Similarity` turns words into vectors and rows into words; :mod:`embmap.exact_search` finds
+:class:`Similarity` turns words into vectors and rows into words; :mod:`embmap.search.exact` finds
 the rows, and :mod:`embmap.approximate` proposes them where that is enough.
 """
 
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from embmap import approximate
-from embmap.approximate import ApproximateIndex
 from embmap.codecs.products import vecdot
-from embmap.exact_search import ExactSearch, Metric, checked_metric, units_of
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.progress import Progress
+from embmap.search import approximate
+from embmap.search.approximate import ApproximateIndex
+from embmap.search.exact import ExactSearch, Metric, checked_metric, units_of
+from embmap.vectors.matrix import Matrix
 
 if TYPE_CHECKING:
     from embmap.embedding_file import EmbeddingFile
-    from embmap.vocabulary import Vocabulary
+    from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Metric", "Neighbor", "Similarity"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.progress import Progress
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["Blocks", "blocks_of", "counted", "n_rows", "rechunked"]
 

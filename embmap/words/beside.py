@@ -16,7 +16,7 @@ import numpy as np
 from xxhash import xxh3_128_hexdigest
 
 from embmap.errors import ChecksumError
-from embmap.mapping import MappedFile
+from embmap.io.mapping import ByteSource
 
 __all__ = ["check_words", "describe", "digests_beside", "exists", "find_words", "words_beside"]
 
@@ -56,14 +56,14 @@ def digests_beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.words.json")
 
 
-def describe(vectors: MappedFile, words: MappedFile | None) -> bytes:
+def describe(vectors: ByteSource, words: ByteSource | None) -> bytes:
     """Return the digests of two files that belong together, as FILE.words.json holds them.
 
     Parameters
     ----------
-    vectors : MappedFile
+    vectors : ByteSource
         The vectors.
-    words : MappedFile or None
+    words : ByteSource or None
         Their words; None when there are none.
 
     Returns
@@ -78,7 +78,7 @@ def describe(vectors: MappedFile, words: MappedFile | None) -> bytes:
     return f"{text}\n".encode()
 
 
-def _digest(file: MappedFile) -> dict[str, Any]:
+def _digest(file: ByteSource) -> dict[str, Any]:
     """Return the size of a file, and the digest of samples of its bytes; of all if they are few."""
     file.check_whole()
     if file.nbytes <= _SAMPLES * _SAMPLE:
@@ -89,12 +89,12 @@ def _digest(file: MappedFile) -> dict[str, Any]:
     return {"nbytes": file.nbytes, "xxh3_128": xxh3_128_hexdigest(data)}
 
 
-def find_words(vectors: MappedFile) -> Path | None:
+def find_words(vectors: ByteSource) -> Path | None:
     """Return the path of the words beside vectors, which :func:`check_words` has to see then.
 
     Parameters
     ----------
-    vectors : MappedFile
+    vectors : ByteSource
         The vectors, which carry no words.
 
     Returns
@@ -116,14 +116,14 @@ def find_words(vectors: MappedFile) -> Path | None:
     return None
 
 
-def check_words(vectors: MappedFile, words: MappedFile) -> None:
+def check_words(vectors: ByteSource, words: ByteSource) -> None:
     """Refuse words beside vectors that were written with other vectors.
 
     Words of any other path belong to the vectors because the caller says so.
 
     Parameters
     ----------
-    vectors, words : MappedFile
+    vectors, words : ByteSource
         Both have been opened before this looks for digests: embmap replaces the digests first.
 
     Raises
@@ -158,7 +158,7 @@ def exists(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises for long names)
 
 
-def _compare(vectors: MappedFile, words: MappedFile | None) -> None:
+def _compare(vectors: ByteSource, words: ByteSource | None) -> None:
     path = digests_beside(cast(Path, vectors.path))
     try:
         with path.open("rb") as handle:

@@ -7,13 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from embmap.backends import open_mapped
 from embmap.errors import StaleIndexError
-from embmap.index_source import IndexChoice, IndexSource
-from embmap.mapping import Backend, BytesFile, MappedFile
-from embmap.records import Records
-from embmap.vocabulary import Vocabulary
-from embmap.words_beside import check_words
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import Backend, BytesFile, ByteSource
+from embmap.words.beside import check_words
+from embmap.words.index_source import IndexChoice, IndexSource
+from embmap.words.records import Records
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Words", "vocabulary_of", "words_of"]
 
@@ -21,7 +21,7 @@ Words = str | os.PathLike[str] | Sequence[str]
 
 
 def words_of(
-    file: MappedFile,
+    file: ByteSource,
     records: Records | None,
     given: Words | None,
     n_rows: int,
@@ -32,7 +32,7 @@ def words_of(
 
     Parameters
     ----------
-    file : MappedFile
+    file : ByteSource
         The file.
     records : Records or None
         Its own words.
@@ -77,7 +77,7 @@ def vocabulary_of(
     n: int,
     format: str,
     *,
-    vectors: MappedFile | None = None,
+    vectors: ByteSource | None = None,
     backend: Backend = "mmap",
     index: IndexChoice = "auto",
 ) -> Vocabulary:
@@ -91,7 +91,7 @@ def vocabulary_of(
         How many words there have to be.
     format : str
         Name of the format that needs them, for errors.
-    vectors : MappedFile, optional
+    vectors : ByteSource, optional
         The file that needs them.
     backend : {"mmap", "read", "cached"}
         How to read the text file.

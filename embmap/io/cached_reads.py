@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import UnsupportedError
-from embmap.mapping import MappedFile
-from embmap.positional_reads import PositionalFetch, PositionalReads, pread
+from embmap.io.mapping import ByteSource
+from embmap.io.positional_reads import PositionalFetch, PositionalReads, pread
 
 __all__ = ["CachedReads", "NotInMemoryError"]
 
@@ -199,4 +199,4 @@ class CachedReads(PositionalReads):
                 found[i] = os.preadv(descriptor, parts[i], places[i])
         if sum(found) == len(data):
             return np.frombuffer(data, np.uint8)
-        return MappedFile.gather(self, offsets, nbytes)
+        return ByteSource.gather(self, offsets, nbytes)

@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from embmap.atomic_write import replacing
-from embmap.backends import open_mapped
-from embmap.codecs.segments import normalize
-from embmap.codecs.threads import n_threads
 from embmap.errors import StaleIndexError, UnsupportedError
-from embmap.mapping import MappedFile
-from embmap.matrix import Matrix
-from embmap.report import Progress
+from embmap.io.atomic_write import replacing
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import ByteSource
+from embmap.progress import Progress
+from embmap.threads import n_threads
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.segments import normalize
 
 __all__ = ["SUFFIX", "ApproximateIndex", "build"]
 
@@ -46,7 +46,7 @@ class ApproximateIndex:
     ----------
     path : pathlib.Path
         The index file.
-    data : MappedFile
+    data : ByteSource
         The file whose rows it is about.
     shape : tuple of int
         (rows, dim) that are searched.
@@ -59,7 +59,7 @@ class ApproximateIndex:
         When usearch is not installed.
     """
 
-    def __init__(self, path: Path, data: MappedFile, shape: tuple[int, int]) -> None:
+    def __init__(self, path: Path, data: ByteSource, shape: tuple[int, int]) -> None:
         usearch = _usearch()
         self._path = path
         self._n_rows = shape[0]
@@ -77,7 +77,7 @@ class ApproximateIndex:
     def _stale(self, why: str) -> StaleIndexError:
         return StaleIndexError(f"{self._path}: {why}; build it again with build_ann()")
 
-    def _checked(self, data: MappedFile, shape: tuple[int, int]) -> MappedFile:
+    def _checked(self, data: ByteSource, shape: tuple[int, int]) -> ByteSource:
         try:
             mapped = open_mapped(self._path)
         except FileNotFoundError:
@@ -140,7 +140,7 @@ class ApproximateIndex:
 
 
 def build(
-    path: Path, data: MappedFile, matrix: Matrix, n_rows: int, progress: Progress | None
+    path: Path, data: ByteSource, matrix: Matrix, n_rows: int, progress: Progress | None
 ) -> None:
     """Write an approximate index over the first rows of a matrix.
 
@@ -151,7 +151,7 @@ def build(
     ----------
     path : pathlib.Path
         The index file to create or replace.
-    data : MappedFile
+    data : ByteSource
         The file that the matrix is in.
     matrix : Matrix
         The rows.

@@ -1,13 +1,14 @@
-"""A bar on the terminal for whatever reports its progress."""
+"""Progress of long work: the callback that reports it, and a bar on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embmap.report import Progress
+__all__ = ["Progress", "named", "progress_bar"]
 
-__all__ = ["progress_bar"]
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` by work that may take long; total is 0 if unknown."""
 
 
 @contextmanager
@@ -48,3 +49,21 @@ def progress_bar() -> Iterator[Progress | None]:
             bar.update(tasks[what], completed=done)
 
         yield step
+
+
+def named(progress: Progress, what: str) -> Callable[[int, int], None]:
+    """Return a callback for one kind of work.
+
+    Parameters
+    ----------
+    progress : callable
+        Called as ``progress(what, done, total)``.
+    what : str
+        The work.
+
+    Returns
+    -------
+    callable
+        Called as ``step(done, total)``.
+    """
+    return lambda done, total: progress(what, done, total)

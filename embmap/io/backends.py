@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from embmap.cached_reads import CachedReads
 from embmap.errors import UnsupportedError
-from embmap.mapping import Access, Backend, MappedFile, MemoryMap
-from embmap.positional_reads import PositionalReads
+from embmap.io.cached_reads import CachedReads
+from embmap.io.mapping import Access, Backend, ByteSource, MemoryMap
+from embmap.io.positional_reads import PositionalReads
 
 __all__ = ["open_mapped"]
 
-_CLASSES: dict[Backend, Callable[[Path], MappedFile]] = {
+_CLASSES: dict[Backend, Callable[[Path], ByteSource]] = {
     "mmap": MemoryMap,
     "read": PositionalReads,
     "cached": CachedReads,
@@ -26,7 +26,7 @@ ACCESSES = get_args(Access)
 
 def open_mapped(
     path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
-) -> MappedFile:
+) -> ByteSource:
     """Open a file for views or positional reads.
 
     Parameters
@@ -40,7 +40,7 @@ def open_mapped(
 
     Returns
     -------
-    MappedFile
+    ByteSource
         The open file; nothing but its size has been read.
 
     Raises

@@ -1,0 +1,1 @@
+"""The bytes of a file: reading them, the fields in them, replacing the file."""

@@ -1,0 +1,248 @@
+"""Product-quantized vectors: a matrix decoded from codes, and what a writer takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.product import distance_tables, reconstruct, table_sums
+from embmap.codecs.products import multiply, vecdot
+from embmap.errors import FormatError
+from embmap.vectors.matrix import Matrix
+
+__all__ = ["ProductMatrix", "Quantized"]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A product-quantized matrix to be written.
+
+    Attributes
+    ----------
+    codes : array-like or Matrix
+        Shape (rows, q), uint8.
+    codebooks : array-like
+        Shape (q, k, d / q), float32.
+    projection : array-like, optional
+        Shape (d, d), float32.
+    norms : array-like, optional
+        Shape (rows,), float32: one for each row.
+    """
+
+    codes: Any
+    codebooks: npt.ArrayLike
+    projection: npt.ArrayLike | None = None
+    norms: npt.ArrayLike | None = None
+
+
+class ProductMatrix(Matrix):
+    """Rows decoded from codes when they are asked for: float32 of shape (rows, d).
+
+    Parameters
+    ----------
+    codes : Matrix
+        Shape (rows, q), uint8.
+    codebooks : Matrix
+        Shape (q * k, d / q), float32.
+    k : int
+        Centroids of each part.
+    projection : Matrix, optional
+        Shape (d, d), float32.
+    norms : Matrix, optional
+        Shape (rows, 1), float32.
+    where : dict
+        path and format, for errors.
+    """
+
+    def __init__(
+        self,
+        codes: Matrix,
+        codebooks: Matrix,
+        k: int,
+        projection: Matrix | None,
+        norms: Matrix | None,
+        where: dict[str, Any],
+    ) -> None:
+        rows, q = codes.shape
+        self.shape = (rows, codebooks.shape[1] * q)
+        self.dtype = np.dtype(np.float32)
+        self.codes = codes
+        self._codebooks = codebooks
+        self._k = k
+        self._projection = projection
+        self._norms = norms
+        self._where = where
+        self._code_rows = codes.rows()
+        self._norm_rows = None if norms is None else norms.rows()
+        self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
+        self._squares: npt.NDArray[np.float32] | None = None
+        self._turns: bool | None = None
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    @property
+    def codebooks(self) -> npt.NDArray[np.float32]:
+        """The centroids: shape (q, k, d / q), float32."""
+        return self._decoding_tables()[0]
+
+    @property
+    def projection(self) -> npt.NDArray[np.float32] | None:
+        """The projection: shape (d, d), float32; None when there is none."""
+        return self._decoding_tables()[1]
+
+    @property
+    def norms(self) -> npt.NDArray[np.float32] | None:
+        """The norm of each row: shape (rows,), float32; None when there are none."""
+        return None if self._norms is None else np.asarray(self._norms).reshape(-1)
+
+    def _decoding_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        if self._tables is None:
+            # Aligned, or every gather would copy them.
+            q = self.codes.shape[1]
+            codebooks = np.require(self._codebooks, requirements="A")
+            projection = self._projection
+            self._tables = (
+                codebooks.reshape(q, self._k, self._codebooks.shape[1]),
+                None if projection is None else np.require(projection, requirements="A"),
+            )
+        return self._tables
+
+    def row(self, i: int) -> npt.NDArray[np.float32]:
+        norm = None if self._norm_rows is None else self._norm_rows[i]
+        row: npt.NDArray[np.float32] = self._decode(self._code_rows[i][np.newaxis], norm, None, i)[
+            0
+        ]
+        return row
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        norms = None if self._norms is None else self._norms[start:stop][:, 0]
+        return self._decode(self.codes[start:stop], norms, None, start)
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        norms = None if self._norms is None else self._norms.take(rows)[:, 0]
+        if out.flags.c_contiguous:
+            self._decode(self.codes.take(rows), norms, out, None)
+        else:
+            out[...] = self._decode(self.codes.take(rows), norms, None, None)
+
+    def _decode(
+        self,
+        codes: npt.NDArray[np.uint8],
+        norms: npt.NDArray[np.float32] | None,
+        out: npt.NDArray[np.float32] | None,
+        first: int | None,
+    ) -> npt.NDArray[np.float32]:
+        codebooks, projection = self._decoding_tables()
+        try:
+            return reconstruct(codes, codebooks, projection, norms, out)
+        except IndexError as error:
+            raise self._wrong_code(error, codes, first) from None
+
+    def tables(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the tables by which :meth:`products` multiplies vectors with rows.
+
+        Parameters
+        ----------
+        vectors : numpy.ndarray
+            Shape (n, d).
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, q, k), float32.
+        """
+        return distance_tables(vectors, *self._decoding_tables())
+
+    def products(
+        self, tables: npt.NDArray[np.float32], start: int, stop: int
+    ) -> npt.NDArray[np.float32]:
+        """Return the dot products of vectors with a range of rows, without decoding these.
+
+        Parameters
+        ----------
+        tables : numpy.ndarray
+            Shape (n, q, k), float32: those of the vectors.
+        start, stop : int
+            A range of rows that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, stop - start), float32.
+
+        Raises
+        ------
+        FormatError
+            When a code names no centroid.
+        """
+        sums = self._sums(tables, start, stop)
+        if self._norms is not None:
+            sums *= self._norms[start:stop][:, 0]
+        return sums
+
+    def lengths(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return the Euclidean lengths of a range of rows; decodes them only where it must.
+
+        Parameters
+        ----------
+        start, stop : int
+            A range of rows that exist.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (stop - start,), float32.
+
+        Raises
+        ------
+        FormatError
+            When a code names no centroid.
+        """
+        codebooks, projection = self._decoding_tables()
+        if self._squares is None:
+            squares = vecdot(codebooks, codebooks, dtype=np.float64)
+            # Sums of these are exact enough where no square vanished or overflowed.
+            plain = bool((squares < 1e30).all() and ((squares > 1e-30) | (squares == 0)).all())
+            self._turns = plain and (projection is None or _is_rotation(projection))
+            self._squares = squares.astype(np.float32)[np.newaxis]
+        lengths: npt.NDArray[np.float32]
+        if self._turns:
+            lengths = np.sqrt(self._sums(self._squares, start, stop)[0])
+            if self._norms is not None:
+                lengths *= np.abs(self._norms[start:stop][:, 0])
+            return lengths
+        rows = self._span(start, stop)
+        lengths = np.sqrt(vecdot(rows, rows, dtype=np.float64)).astype(np.float32)
+        return lengths
+
+    def _sums(
+        self, tables: npt.NDArray[np.float32], start: int, stop: int
+    ) -> npt.NDArray[np.float32]:
+        codes = self.codes[start:stop]
+        try:
+            return table_sums(codes, tables)
+        except IndexError as error:
+            raise self._wrong_code(error, codes, start) from None
+
+    def _wrong_code(
+        self, error: IndexError, codes: npt.NDArray[np.uint8], first: int | None
+    ) -> FormatError:
+        where = dict(self._where)
+        if first is not None:
+            wrong = first + int(np.flatnonzero((codes >= self._k).any(axis=1))[0])
+            where["field"] = f"codes of row {wrong}"
+        return FormatError(f"{error}", **where)
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        self.codes.prefetch(rows)
+
+
+def _is_rotation(projection: npt.NDArray[np.float32]) -> bool:
+    """Whether a projection leaves lengths as they are, but for rounding."""
+    wide = projection.astype(np.float64)
+    return bool(np.square(multiply(wide.T, wide.T) - np.eye(len(wide))).sum() < 1e-10)
