@@ -10,21 +10,19 @@ import operator
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.products import vecdot
+from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search import approximate
 from embmap.search.approximate import ApproximateIndex
 from embmap.search.exact import ExactSearch, Metric, checked_metric, units_of
 from embmap.vectors.matrix import Matrix
-
-if TYPE_CHECKING:
-    from embmap.embedding_file import EmbeddingFile
-    from embmap.words.vocabulary import Vocabulary
+from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Metric", "Neighbor", "Similarity"]
 
@@ -45,6 +43,28 @@ class Neighbor(NamedTuple):
     row: int
     word: str | None
     score: float
+
+
+class Searched(Protocol):
+    """What a search asks of the file that it goes through."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def mapped_files(self) -> tuple[ByteSource, ...]:
+        """The open files, the one with the vectors first."""
+        ...
+
+    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """Return the rows of words, -1 for unknown ones."""
+        ...
+
+    def batch(self, words: Iterable[str]) -> npt.NDArray[Any]:
+        """Return the vectors of words: shape (n, dim)."""
+        ...
 
 
 class Similarity:
@@ -71,7 +91,7 @@ class Similarity:
 
     def most_similar(
         self,
-        file: EmbeddingFile,
+        file: Searched,
         query: Any,
         n: int,
         metric: str,
@@ -82,7 +102,7 @@ class Similarity:
 
         Parameters
         ----------
-        file : EmbeddingFile
+        file : Searched
             The file.
         query : str, array-like, or a list of either
             One or several.
@@ -111,13 +131,13 @@ class Similarity:
         return found[0] if alone else found
 
     def build_approximate(
-        self, file: EmbeddingFile, path: str | os.PathLike[str] | None, progress: Progress | None
+        self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
     ) -> Path:
         """Write an approximate index and use it from now on.
 
         Parameters
         ----------
-        file : EmbeddingFile
+        file : Searched
             The file.
         path : path-like or None
             Where to write it; FILE.usearch by default.
@@ -134,25 +154,25 @@ class Similarity:
             raise ValueError(f"{target} holds the data; name another file for the index")
         if not self.n_rows:
             raise ValueError(f"{file.path} has no words to index")
-        data = file._file
+        data = file.mapped_files[0]
         approximate.build(target, data, self._matrix, self.n_rows, progress)
         self._approximate = ApproximateIndex(target, data, (self.n_rows, self._dim))
         return target
 
-    def _proposing(self, file: EmbeddingFile, metric: str) -> ApproximateIndex:
+    def _proposing(self, file: Searched, metric: str) -> ApproximateIndex:
         if checked_metric(metric) != "cosine":
             raise ValueError(f"approximate search knows the cosine, not {metric}")
         if self._approximate is None:
             shape = self.n_rows, self._dim
-            self._approximate = ApproximateIndex(_beside(file), file._file, shape)
+            self._approximate = ApproximateIndex(_beside(file), file.mapped_files[0], shape)
         return self._approximate
 
-    def analogy(self, file: EmbeddingFile, a: Any, b: Any, c: Any, n: int) -> list[Any]:
+    def analogy(self, file: Searched, a: Any, b: Any, c: Any, n: int) -> list[Any]:
         """Answer :meth:`embmap.EmbeddingFile.analogy`.
 
         Parameters
         ----------
-        file : EmbeddingFile
+        file : Searched
             The file.
         a, b, c : str, or list of str
             The words of one question or of several.
@@ -177,12 +197,12 @@ class Similarity:
         found = self._nearest(targets, n, "cosine", excluded)
         return found[0] if alone else found
 
-    def similarity(self, file: EmbeddingFile, word1: str, word2: str) -> float:
+    def similarity(self, file: Searched, word1: str, word2: str) -> float:
         """Return the cosine of two words' vectors.
 
         Parameters
         ----------
-        file : EmbeddingFile
+        file : Searched
             The file.
         word1, word2 : str
             The words.
@@ -223,7 +243,7 @@ class Similarity:
         ]
 
     def _queries(
-        self, file: EmbeddingFile, query: Any
+        self, file: Searched, query: Any
     ) -> tuple[list[str] | None, npt.NDArray[np.float64], bool]:
         """Return the words asked for, if they are words, their vectors, and whether it is one."""
         if isinstance(query, str):
@@ -250,7 +270,7 @@ class Similarity:
             )
         return None, self._finite(vectors), values.ndim == 1
 
-    def _vectors(self, file: EmbeddingFile, words: Sequence[str]) -> npt.NDArray[np.float64]:
+    def _vectors(self, file: Searched, words: Sequence[str]) -> npt.NDArray[np.float64]:
         return self._finite(file.batch(words).astype(np.float64))
 
     def _finite(self, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -258,7 +278,7 @@ class Similarity:
             raise ValueError("nothing is near to a vector with values that are not finite")
         return vectors
 
-    def _rows(self, file: EmbeddingFile, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
+    def _rows(self, file: Searched, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
         """Return the rows that words and row numbers mean; words that are not there mean none."""
         if isinstance(exclude, str):
             raise TypeError("exclude takes a list of words or rows")
@@ -273,6 +293,6 @@ class Similarity:
         return np.unique(np.concatenate((found, named[named >= 0])))
 
 
-def _beside(file: EmbeddingFile) -> Path:
+def _beside(file: Searched) -> Path:
     """Return where the approximate index of a file is looked for: FILE.usearch beside FILE."""
     return file.path.with_name(file.path.name + approximate.SUFFIX)
