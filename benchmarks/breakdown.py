@@ -263,10 +263,10 @@ def time_step(path: Path) -> None:
         read_entries = partial(entries_of, file._file, layout, first, every)
         tell("  where the groups begin and end", read_entries)
         for choice in each_decoding(groups, read_entries()):
-            tell(f"  np.asarray(step.quantized), {choice}", lambda: file.timestep(0).quantized[:])
+            tell(f"  np.asarray(step.quantized), {choice}", lambda: file.at(0).vectors.quantized[:])
             tell("    most_related, first step", lambda: file.most_related(0, 0))
             tell("    most_related, middle step", lambda: file.most_related(0, middle))
-        step = file.timestep(0).quantized
+        step = file.at(0).vectors.quantized
         whole = step[:]
         tell("  copy a step into a new array", whole.copy)
         tell("  undo the differences", lambda: restore(whole, whole, whole))

@@ -174,7 +174,7 @@ def by_groups(folder: Path, sizes: Sequence[int] = GROUPS, n: int = 20_000) -> l
         with embmap.open(path) as file:
             file.cache_nbytes = 0
             trajectory = seconds(lambda: file[n // 2])
-            step = seconds(lambda: file.timestep(0)[:], n)
+            step = seconds(lambda: file.at(0).vectors[:], n)
         figures.setdefault(("group", "a trajectory", "s"), []).append(trajectory)
         figures.setdefault(("group", "a word of a whole step", "s"), []).append(step)
         nbytes = path.stat().st_size / (5 * n)

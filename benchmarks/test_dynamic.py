@@ -138,8 +138,8 @@ def touched(file, rows):
 @pytest.mark.parametrize("way", KERNELS)
 @pytest.mark.usefixtures("chosen_kernels")
 def test_step(benchmark, record, file, steps, way):
-    np.asarray(file.timestep(0).quantized)
-    found = benchmark(lambda: np.asarray(file.timestep(0).quantized))
+    np.asarray(file.at(0).vectors.quantized)
+    found = benchmark(lambda: np.asarray(file.at(0).vectors.quantized))
     record("time step", way, symbols=found.size)
     assert np.array_equal(found, steps[0])
 
@@ -166,7 +166,7 @@ def test_step_in_another_coder(benchmark, record, file, steps):
 def test_row_of_a_step(benchmark, record, file, data, asked, walked, way):
     t = data.walk_shape[0] // 2 + 1  # a leaf of the tree
     rows = few(asked, way)
-    step = file.timestep(t).quantized
+    step = file.at(t).vectors.quantized
     look_up_each(step, rows)
     benchmark(look_up_each, step, rows)
     record("row of a time step", way, len(rows))
@@ -208,4 +208,4 @@ def test_write(benchmark, record, rounds, steps, tmp_path, layout, way):
     record(f"write a DWE file, {layout}", way, quantized.size, symbols=1)
     with embmap.open(tmp_path / "out.dwe") as file:
         for t, step in enumerate(quantized):
-            assert np.array_equal(file.timestep(t).quantized, step)
+            assert np.array_equal(file.at(t).vectors.quantized, step)

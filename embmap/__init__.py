@@ -21,6 +21,7 @@ from embmap.errors import (
 from embmap.opening import open
 from embmap.progress import progress_bar
 from embmap.report import Problem, Report
+from embmap.search.similarity import Neighbor
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
@@ -38,6 +39,7 @@ __all__ = [
     "EmbmapError",
     "FormatError",
     "Matrix",
+    "Neighbor",
     "Problem",
     "Report",
     "StaleIndexError",

@@ -69,7 +69,7 @@ class EmbeddingFile(ABC):
         self._matrix = matrix
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = _NoRows(self._no_vectors) if matrix is None else matrix.rows()
-        self._reopen: tuple[Callable[..., EmbeddingFile], tuple[Any, ...]] | None = None
+        self._reopen: Callable[[], EmbeddingFile] | None = None
         self._search: Similarity | None = None
         self.closed = False
 
@@ -106,8 +106,37 @@ class EmbeddingFile(ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, dim) of the vectors; (0, 0) in a file without any."""
+        """(rows, dim) of the vectors, or (rows, T, dim); (0, 0) in a file without any."""
         return (0, 0) if self._matrix is None else self._matrix.shape
+
+    @property
+    def num_timesteps(self) -> int | None:
+        """Number of time steps T; None in a file of another kind than DWE."""
+        return None
+
+    def at(self, t: int | None = None) -> EmbeddingFile:
+        """Return the file at a time step, whose vectors have the shape (dim,).
+
+        Parameters
+        ----------
+        t : int, optional
+            The time step; negative ones count from the end. The last one by default.
+
+        Returns
+        -------
+        EmbeddingFile
+            This file where there are no time steps.
+
+        Raises
+        ------
+        IndexError
+            For a time step that does not exist.
+        ValueError
+            If `t` is given and the file has no time steps.
+        """
+        if t is not None:
+            raise ValueError(f"t must be None, not {t}: {self.format} files have no time steps")
+        return self
 
     @property
     def dim(self) -> int:
@@ -202,7 +231,7 @@ class EmbeddingFile(ABC):
         if self._matrix is None:
             self._no_vectors()
         if isinstance(key, list) and not key:
-            return np.empty((0, self.dim), self.dtype)
+            return np.empty((0, *self.shape[1:]), self.dtype)
         return self._matrix[key]
 
     def _unknown_word(self, word: str) -> npt.NDArray[Any]:
@@ -217,7 +246,8 @@ class EmbeddingFile(ABC):
         The rows of words that have none hold anything.
         """
         nothing = np.zeros((), np.result_type(self.dtype, np.float32))
-        return np.broadcast_to(nothing, (len(words), self.dim)), np.zeros(len(words), np.bool_)
+        shape = (len(words), *self.shape[1:])
+        return np.broadcast_to(nothing, shape), np.zeros(len(words), np.bool_)
 
     def get(self, word: str, default: Any = None) -> Any:
         """Return the vector of a word, or a default when it has none.
@@ -315,7 +345,7 @@ class EmbeddingFile(ABC):
             dtype = np.result_type(self.dtype, composed.dtype)
         if missing == "nan" and dtype.kind != "f":
             raise ValueError(f"{dtype} has no nan; use missing='zero'")
-        out = fitting(out, (len(words), self.dim), dtype)
+        out = fitting(out, (len(words), *self.shape[1:]), dtype)
         present = np.flatnonzero(rows >= 0)
         out[present] = self._matrix.take(rows[present])
         out[absent[known]] = composed[known]
@@ -369,7 +399,8 @@ class EmbeddingFile(ABC):
         ValueError
             When a vector does not fit or is not finite, or `n` is negative.
         """
-        return self._searched().most_similar(self, query, n, metric, exclude, approximate)
+        file = self.at()
+        return file._searched().most_similar(file, query, n, metric, exclude, approximate)
 
     def analogy(self, a: Any, b: Any, c: Any, n: int = 10) -> list[Any]:
         """Return the words that are to `c` as `b` is to `a`: those nearest to b - a + c.
@@ -398,16 +429,16 @@ class EmbeddingFile(ABC):
         ValueError
             When there are not as many of each, or `n` is negative.
         """
-        return self._searched().analogy(self, a, b, c, n)
+        file = self.at()
+        return file._searched().analogy(file, a, b, c, n)
 
-    def similarity(self, word1: Any, word2: Any, /) -> Any:
-        """Return the cosine of two words' vectors.
+    def similarity(self, word1: str, word2: str) -> float:
+        """Return the cosine of two words' vectors, at the last time step where there are any.
 
         Parameters
         ----------
         word1, word2 : str
-            The words, also ones composed from subwords. (Of a DWE file lists of words, compared at
-            every time step: see :meth:`embmap.dwe.DweFile.similarity`.)
+            The words, also ones composed from subwords.
 
         Returns
         -------
@@ -419,7 +450,8 @@ class EmbeddingFile(ABC):
         UnknownWordError
             For a word that has no vector.
         """
-        return self._searched().similarity(self, word1, word2)
+        file = self.at()
+        return file._searched().similarity(file, word1, word2)
 
     def build_ann(
         self, path: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
@@ -447,7 +479,8 @@ class EmbeddingFile(ABC):
         OSError
             When the index cannot be written.
         """
-        return self._searched().build_approximate(self, path, progress)
+        file = self.at()
+        return file._searched().build_approximate(file, path, progress)
 
     def _searched(self) -> Similarity:
         self._check_open()
@@ -636,8 +669,7 @@ class EmbeddingFile(ABC):
         self._check_open()
         if self._reopen is None:
             raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")
-        opener, arguments = self._reopen
-        return _reopened, (opener, arguments, self._file.nbytes, self._file.mtime_ns)
+        return _reopened, (self._reopen, self._file.nbytes, self._file.mtime_ns)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -705,10 +737,8 @@ def jsonable(value: Any) -> Any:
     return str(value).encode(errors="replace").decode()
 
 
-def _reopened(
-    opener: Callable[..., EmbeddingFile], arguments: tuple[Any, ...], nbytes: int, mtime_ns: int
-) -> EmbeddingFile:
-    file = opener(*arguments)
+def _reopened(reopen: Callable[[], EmbeddingFile], nbytes: int, mtime_ns: int) -> EmbeddingFile:
+    file = reopen()
     if (file._file.nbytes, file._file.mtime_ns) != (nbytes, mtime_ns):
         path = file.path
         file.close()

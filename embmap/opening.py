@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
@@ -104,8 +105,16 @@ def open(
     file = open_mapped(path, backend=backend, access=access)
     name = format or recognize(file)
     opened = FORMATS[name][1](file, layout, index, vocab)
-    arguments = (file.path, format, layout, backend, access, index, vocab)
-    opened._reopen = (_open_again, arguments)
+    opened._reopen = partial(
+        open,
+        cast(Path, file.path),
+        format=format,
+        layout=layout,
+        backend=backend,
+        access=access,
+        index=index,
+        vocab=vocab,
+    )
     return opened
 
 
@@ -139,24 +148,4 @@ def recognize(file: ByteSource) -> str:
         offset=0,
         field="magic",
         found=start,
-    )
-
-
-def _open_again(
-    path: Path,
-    format: str | None,
-    layout: str | None,
-    backend: Backend,
-    access: Access,
-    index: IndexChoice,
-    vocab: str | os.PathLike[str] | Sequence[str] | None,
-) -> EmbeddingFile:
-    return open(
-        path,
-        format=format,
-        layout=layout,
-        backend=backend,
-        access=access,
-        index=index,
-        vocab=vocab,
     )

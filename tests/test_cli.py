@@ -363,7 +363,7 @@ def test_trajectories_are_printed_drawn_and_written(command, dynamic, tmp_path):
     assert command("trajectory", path, "0", "-1", "--output", target)[0] == 2  # an option's look
     assert command("trajectory", path, "--output", target, "--", "0", "-1")[0] == 0
     with embmap.open(path) as file:
-        assert np.array_equal(np.load(target), file.trajectories([0, 3]))
+        assert np.array_equal(np.load(target), file[[0, 3]])
 
 
 def test_a_trajectory_is_drawn(command, dynamic, tmp_path):

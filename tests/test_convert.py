@@ -407,7 +407,7 @@ def test_time_steps(tmp_path):
     assert report.words_path.read_text("utf-8").split() == WORDS[:3]
     with embmap.open(out, vocab=report.words_path) as file:
         expected = VECTORS[:3, None] * np.array([1, 2, 3])[None, :, None]
-        np.testing.assert_allclose(file.trajectories(range(3)), expected, atol=6e-3)
+        np.testing.assert_allclose(file[range(3)], expected, atol=6e-3)
     words, vectors = rows(out, timestep=-1)
     assert words == WORDS[:3]
     np.testing.assert_allclose(vectors, VECTORS[:3] * 3, atol=6e-3)

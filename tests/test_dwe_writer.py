@@ -92,14 +92,14 @@ def test_whatever_is_written_comes_back(tmp_path_factory, values, layout):
         return
     assert write(path, values, scale=0.25, group=2, layout=layout).read_bytes() == expected
     with embmap.open(path) as file:
-        assert np.array_equal(file.trajectories(range(4)), values.swapaxes(0, 1) * np.float32(0.25))
+        assert np.array_equal(file[range(4)], values.swapaxes(0, 1) * np.float32(0.25))
 
 
 def test_steps_come_from_arrays_lists_matrices_and_iterators(tmp_path):
     expected = reference.encode(WALK, 1.0, 4)
     source = write(tmp_path / "source.dwe", WALK, scale=1.0, group=4)
     with embmap.open(source) as file:
-        matrices = [file.timestep(t).quantized for t in range(file.num_timesteps)]
+        matrices = [file.at(t).vectors.quantized for t in range(file.num_timesteps)]
         sources = {
             "int64": WALK.astype(np.int64),
             "list": list(WALK),
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_and_the_old_file_stays(tmp_path, case):
 def test_a_model_of_4096_symbols_is_written(tmp_path):
     path = write(tmp_path / "a.dwe", MANY[:, :4096], scale=1.0, group=64)
     with embmap.open(path) as file:
-        assert np.array_equal(file.timestep(0).quantized, MANY[0, :4096])
+        assert np.array_equal(file.at(0).vectors.quantized, MANY[0, :4096])
 
 
 @pytest.mark.parametrize("layout", ["blocks", "stream"])
@@ -260,13 +260,14 @@ def walked(tmp_path):
 def test_truth_values_choose_words_only_as_a_mask(walked):
     mask = np.arange(12) % 5 == 0
     chosen = np.flatnonzero(mask)
-    assert np.array_equal(walked.trajectories(mask), walked.trajectories(chosen))
-    assert np.array_equal(walked.similarity(mask, mask), walked.similarity(chosen, chosen))
-    for call in (walked.trajectory, walked.__getitem__):
-        with pytest.raises(IndexError, match="truth values"):
-            call(True)
+    assert np.array_equal(walked[mask], walked[chosen])
+    assert np.array_equal(
+        walked.similarity_over_time(mask, mask), walked.similarity_over_time(chosen, chosen)
+    )
+    with pytest.raises(IndexError):
+        walked[True]
     with pytest.raises(IndexError, match="booleans"):
-        walked.trajectories(mask[:3])
+        walked[mask[:3]]
 
 
 def test_small_things_are_said_clearly(walked):
@@ -292,6 +293,6 @@ def test_a_truncated_map_is_noticed(tmp_path):
     with embmap.open(path) as file:
         with open(path, "r+b") as raw:
             raw.truncate(0)
-        for call in (file.trajectory, lambda row: file.timestep(0)[row]):
+        for call in (file.__getitem__, lambda row: file.at(0).vectors[row]):
             with pytest.raises(embmap.TruncatedError, match="shrank"):
                 call(3)

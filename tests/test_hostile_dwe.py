@@ -229,7 +229,7 @@ def refused_only_in(path, parsed, bad):
     with embmap.open(path) as f:
         t, group = bad
         with pytest.raises(embmap.FormatError, match=f"group {group} of timestep {t} "):
-            f.timestep(t).quantized[group * parsed.group]
+            f.at(t).vectors.quantized[group * parsed.group]
         problems = f.verify().problems
         assert any(f"group {group} of timestep {t} " in each.message for each in problems)
         assert all(0 <= each.offset <= f.info()["nbytes"] for each in problems)
@@ -280,7 +280,7 @@ def test_a_step_that_ends_where_no_step_begins_is_warned_of(tmp_path):
             assert "timestep 0 does not end where another begins" in problem.message
             expected = reference.decode(bytes(flipped)).quantized
             for t in range(4):
-                np.testing.assert_array_equal(np.asarray(f.timestep(t).quantized), expected[t])
+                np.testing.assert_array_equal(np.asarray(f.at(t).vectors.quantized), expected[t])
 
 
 def test_many_damaged_groups_are_counted_and_not_listed(tmp_path):
@@ -352,7 +352,7 @@ def test_a_file_that_shrinks_while_open_is_refused(tmp_path, backend):
             for read in (
                 lambda f=f: f[0],
                 lambda f=f: f[0:2],
-                lambda f=f: f.timestep(1)[0],
+                lambda f=f: f.at(1).vectors[0],
                 lambda f=f: np.asarray(f.vectors),
                 lambda f=f: f.most_related(0, 0, 1),
             ):
@@ -369,10 +369,10 @@ def test_a_refused_read_keeps_no_memory(tmp_path, backend, monkeypatch):
     path.write_bytes(with_u32(SMALL["blocks"], 28, 100_000))  # dimensions, of one
     with embmap.open(path, backend=backend) as f:
         reads = [
-            lambda: f.trajectories(range(4)),
+            lambda: f[range(4)],
             lambda: f[3],
-            lambda: np.asarray(f.timestep(2)),
-            lambda: f.timestep(0)[[1, 3]],
+            lambda: np.asarray(f.at(2).vectors),
+            lambda: f.at(0).vectors[[1, 3]],
             lambda: f.most_related(0, 1, 1),
             lambda: f.verify().ok or f[0],
         ]

@@ -158,7 +158,7 @@ def test_words_that_cannot_stand_in_a_path_stand_in_the_query(tmp_path):
 def test_vectors_at_a_time_step(served, paths):
     with local(paths, "dwe") as file:
         for t in (0, 1, 2, -1, -3):
-            expected = file.timestep(t)[[3, 1]]
+            expected = file.at(t).vectors[[3, 1]]
             status, answer = served.json("/v1/dwe/lookup", {"words": ["w3", "w1"], "t": t})
             assert status == 200
             assert np.array_equal(np.float32(answer["vectors"]), expected)
@@ -171,7 +171,7 @@ def test_vectors_at_a_time_step(served, paths):
     body = {"words": ["w1", "none"], "t": 0, "missing": "subwords"}
     with local(paths, "dwe") as file:
         found = served.json("/v1/dwe/lookup", body)[1]["vectors"]
-        assert np.array_equal(np.float32(found[0]), file.timestep(0)[1])
+        assert np.array_equal(np.float32(found[0]), file.at(0).vectors[1])
         assert found[1] is None
     both = {"rows": [0], "t": 0, "trajectories": True}
     assert served.code("/v1/dwe/lookup", both) == (400, "bad_request")
@@ -182,8 +182,8 @@ def test_words_over_time(served, paths):
     with local(paths, "dwe") as file:
         status, answer = served.json("/v1/dwe/trajectory/w1?to=w2&vectors=true")
         assert status == 200
-        assert np.array_equal(np.float32(answer["vectors"]), file.trajectory("w1"))
-        a, b = file.trajectory("w1"), file.trajectory("w2")
+        assert np.array_equal(np.float32(answer["vectors"]), file["w1"])
+        a, b = file["w1"], file["w2"]
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         assert answer["values"] == pytest.approx((np.vecdot(a, b) / lengths).tolist(), 1e-5)
         assert served.json("/v1/dwe/trajectory/w1")[1]["values"][0] == pytest.approx(1)
@@ -336,7 +336,7 @@ def test_the_client_is_equal_to_the_local_file(served, paths):
                     remote[wrong]
             with pytest.raises(IndexError):
                 remote[len(file)]
-    assert np.array_equal(server["dwe"].trajectory("w1"), local(paths, "dwe").trajectory("w1"))
+    assert np.array_equal(server["dwe"]["w1"], local(paths, "dwe")["w1"])
     with pytest.raises(KeyError):
         server["none"]
     server.close()

@@ -33,7 +33,7 @@ from embmap.cli.output import (
     print_rows,
     text_output,
 )
-from embmap.cli.over_time import dynamic_file, time_step
+from embmap.cli.over_time import at_time, dynamic_file
 from embmap.cli.serving import serve as serve_files
 from embmap.io.atomic_write import refuse_overwriting, replacing
 from embmap.io.parsing import parse_json
@@ -134,18 +134,19 @@ def get(
     if output is not None:
         refuse_overwriting([output], [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
-        matrix = _matrix(opened, column, time)
+        at = opened.at() if time is None else at_time(dynamic_file(opened), time)
+        matrix = at.vectors if column is None else _column(opened, column)
         found: list[tuple[str | int, Any]] = []
         for word in words or ():
-            if time is None:
-                found.append((word, opened.get(word)))
+            if column is None:
+                found.append((word, at.get(word)))
             else:
-                place = int(opened.find([word])[0])
+                place = int(at.find([word])[0])
                 found.append((word, None if matrix is None or place < 0 else matrix[place]))
         rows = [*(row or ()), *(_section_rows(opened, section) if section else ())]
         for number in rows:
             try:
-                found.append((number, opened[number] if matrix is None else matrix[number]))
+                found.append((number, at[number] if matrix is None else matrix[number]))
             except IndexError:
                 found.append((number, None))
         unknown = [key for key, vector in found if vector is None]
@@ -153,8 +154,8 @@ def get(
         if format is VectorFormat.NPY and unknown:
             known = []  # an array with rows left out would be taken for a whole one
         if known or not unknown:
-            dim = opened.dim if matrix is None else matrix.shape[1]
-            _write_vectors(known, format, output, (dim, opened.dtype))
+            dim = at.dim if matrix is None else matrix.shape[1]
+            _write_vectors(known, format, output, (dim, at.dtype))
     for key in unknown:
         what = f"no vector for {key!r}" if isinstance(key, str) else f"no row {key}"
         complain(f"{file}: {what}")
@@ -181,20 +182,8 @@ def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[i
     return [int(number) for number in rows]
 
 
-def _matrix(
-    opened: embmap.EmbeddingFile, name: str | None, time: int | None
-) -> embmap.Matrix | None:
-    """Return the column or the time step that is asked for, if one is."""
-    if time is not None:
-        dynamic = dynamic_file(opened)
-        return dynamic.timestep(time_step(dynamic, time))
-    if isinstance(opened, embmap.dwe.DweFile):
-        raise typer.BadParameter(
-            f"the file has {opened.num_timesteps} time steps; choose one with --time, or see how "
-            "words move with embmap trajectory"
-        )
-    if name is None:
-        return None
+def _column(opened: embmap.EmbeddingFile, name: str) -> embmap.Matrix:
+    """Return a column of a CVC file."""
     if not isinstance(opened, embmap.cvc.CvcFile) or name not in opened.columns:
         raise typer.BadParameter(f"there is no column {name!r}")
     return opened.columns[name]

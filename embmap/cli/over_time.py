@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -56,11 +56,11 @@ def trajectory(
     with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
         dynamic = dynamic_file(opened)
         asked = [_word(dynamic, word) for word in words]
-        vectors = dynamic.trajectories(asked)
+        vectors = dynamic[asked]
         if to is None:
             values, what = cosines(vectors, vectors[:, :1]), "cosine with the first time step"
         else:
-            other = dynamic.trajectory(_word(dynamic, to))
+            other = dynamic[_word(dynamic, to)]
             values, what = cosines(vectors, other[np.newaxis]), f"cosine with {to!r}"
     if output is not None:
         with replacing(output) as binary:
@@ -89,7 +89,7 @@ def related(
     """List the words most similar to a word at a time step."""
     with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
         dynamic = dynamic_file(opened)
-        found = dynamic.most_related(_word(dynamic, word), time_step(dynamic, time), n)
+        found = dynamic.most_related(_word(dynamic, word), at_time(dynamic, time).t, n)
     _print_neighbors(found, as_json, "similarity")
 
 
@@ -118,52 +118,21 @@ def changes(
 
 
 def dynamic_file(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
-    """Return an open file if its words move over time.
-
-    Parameters
-    ----------
-    opened : EmbeddingFile
-        Any file.
-
-    Returns
-    -------
-    DweFile
-        The same.
-
-    Raises
-    ------
-    typer.BadParameter
-        When it is of another format.
-    """
-    if not isinstance(opened, embmap.dwe.DweFile):
+    """Return a file with time steps; refuse the others."""
+    if opened.num_timesteps is None:
         raise typer.BadParameter(f"{opened.format} files have no time steps")
-    return opened
+    return cast(embmap.dwe.DweFile, opened)
 
 
-def time_step(opened: embmap.dwe.DweFile, t: int) -> int:
-    """Return a time step that exists.
-
-    Parameters
-    ----------
-    opened : DweFile
-        The file.
-    t : int
-        The time step; negative ones count from the end.
-
-    Returns
-    -------
-    int
-        The same.
-
-    Raises
-    ------
-    typer.BadParameter
-        When it does not exist.
-    """
-    n = opened.num_timesteps
-    if not -n <= t < n:
-        raise typer.BadParameter(f"there is no time step {t}; the file has {n}, from 0 on")
-    return t
+def at_time(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
+    """Return a file at a time step that exists; refuse the others."""
+    try:
+        return opened.at(t)
+    except IndexError:
+        n = opened.num_timesteps
+        raise typer.BadParameter(
+            f"there is no time step {t}; the file has {n}, from 0 on"
+        ) from None
 
 
 def cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -241,7 +210,7 @@ def _word(opened: embmap.dwe.DweFile, word: str) -> str | int:
     return int(word)
 
 
-def _print_neighbors(found: list[embmap.dwe.Neighbor], as_json: bool, score: str) -> None:
+def _print_neighbors(found: list[embmap.Neighbor], as_json: bool, score: str) -> None:
     if as_json:
         values: list[dict[str, Any]] = [
             {"row": row, "word": word, score: as_numbers(np.array([value]))[0]}

@@ -182,7 +182,7 @@ def _check_words(opened: embmap.EmbeddingFile, words: list[str]) -> None:
         raise typer.Exit(1)
 
 
-def _print_neighbors(found: list[embmap.dwe.Neighbor], as_json: bool, metric: MetricChoice) -> None:
+def _print_neighbors(found: list[embmap.Neighbor], as_json: bool, metric: MetricChoice) -> None:
     sign, name = (-1, "distance") if metric is MetricChoice.EUCLIDEAN else (1, metric.value)
     if as_json:
         print_json(

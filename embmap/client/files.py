@@ -42,6 +42,8 @@ class RemoteFile:
         What the server says about the file.
     limits : dict
         What a request may ask for.
+    t : int, optional
+        The time step that is asked for; all of them by default.
 
     Attributes
     ----------
@@ -54,11 +56,15 @@ class RemoteFile:
     dtype : numpy.dtype
         Type of an element of the vectors that arrive.
     num_timesteps : int or None
-        Time steps of a DWE file.
+        Time steps of a DWE file; None for one of them, and for other files.
     """
 
     def __init__(
-        self, connections: Connections, facts: dict[str, Any], limits: dict[str, int]
+        self,
+        connections: Connections,
+        facts: dict[str, Any],
+        limits: dict[str, int],
+        t: int | None = None,
     ) -> None:
         self._connections = connections
         self._limits = limits
@@ -68,7 +74,9 @@ class RemoteFile:
         self.dim: int = facts["dim"]
         name = facts["dtype"]
         self.dtype = np.dtype(np.float32 if name == "bfloat16" else name)
-        self.num_timesteps: int | None = facts.get("timesteps")
+        self.num_timesteps: int | None = None if t is not None else facts.get("timesteps")
+        self._facts = facts
+        self._t = {} if t is None else {"t": t}
         self._n = facts["count"]
         self._n_rows = facts["rows"]
         self._has_words = facts["words"]
@@ -94,50 +102,47 @@ class RemoteFile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, dim) of the vectors; (T, rows, dim) of a DWE file."""
-        shape = (self._n_rows, self.dim)
-        return shape if self.num_timesteps is None else (self.num_timesteps, *shape)
+        """(rows, dim) of the vectors; (rows, T, dim) of a DWE file."""
+        return (self._n_rows, *self._row_shape)
+
+    @property
+    def _row_shape(self) -> tuple[int, ...]:
+        return (self.dim,) if self.num_timesteps is None else (self.num_timesteps, self.dim)
 
     @property
     def vectors(self) -> RemoteMatrix:
-        """The vectors by row; of a DWE file those of the last time step."""
-        return self._matrix({"trajectories": False})
+        """The vectors by row."""
+        return RemoteMatrix(self.shape, self.dtype, lambda rows: self._looked_up(rows, "rows"))
 
-    def timestep(self, t: int) -> RemoteMatrix:
-        """Return the vectors of a DWE file at one time step.
+    def at(self, t: int | None = None) -> RemoteFile:
+        """Return the file at a time step, whose vectors have the shape (dim,).
 
         Parameters
         ----------
-        t : int
-            The time step; negative ones count from the end.
+        t : int, optional
+            The time step; negative ones count from the end. The last one by default.
 
         Returns
         -------
-        RemoteMatrix
-            Nothing has been asked for yet.
+        RemoteFile
+            This file where there are no time steps.
 
         Raises
         ------
         IndexError
             For a time step that does not exist.
         ValueError
-            For a file of another format.
+            If `t` is given and the file has no time steps.
         """
-        steps = self._steps()
-        if not -steps <= t < steps:
-            raise IndexError(f"timestep {t} of {steps}")
-        return self._matrix({"t": operator.index(t) % steps})
-
-    def _matrix(self, at: dict[str, Any]) -> RemoteMatrix:
-        """Return what gives rows at the time steps that fields of a request tell."""
-        return RemoteMatrix(
-            (self._n_rows, self.dim), self.dtype, lambda rows: self._looked_up(rows, "rows", at=at)
-        )
-
-    def _steps(self) -> int:
-        if self.num_timesteps is None:
-            raise ValueError(f"{self.format} files have no time steps")
-        return self.num_timesteps
+        steps = self.num_timesteps
+        if steps is None:
+            if t is not None:
+                raise ValueError(f"t must be None, not {t}: {self.format} files have no time steps")
+            return self
+        number = -1 if t is None else operator.index(t)
+        if not -steps <= number < steps:
+            raise IndexError(f"timestep {number} of {steps}")
+        return RemoteFile(self._connections, self._facts, self._limits, number % steps)
 
     def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
         """Return the rows of words.
@@ -213,21 +218,14 @@ class RemoteFile:
                 return self[key.item()] if key.ndim == 0 else self._looked_up(key.tolist(), "words")
         if isinstance(key, list | tuple) and any(isinstance(item, str) for item in key):
             return self._looked_up(list(key), "words")
-        over_time = self.num_timesteps is not None
-        return self._matrix({"trajectories": over_time})[key]
+        return self.vectors[key]
 
     def _looked_up(
-        self,
-        asked: Sequence[Any],
-        what: _What,
-        fill: float | None = None,
-        at: dict[str, Any] | None = None,
+        self, asked: Sequence[Any], what: _What, fill: float | None = None
     ) -> npt.NDArray[Any]:
-        """Return vectors: at all time steps, where there are any, unless `at` tells another."""
-        if at is None:
-            at = {"trajectories": self.num_timesteps is not None}
-        over_time = at.get("trajectories", False)
-        shape = (self.num_timesteps or 0, self.dim) if over_time else (self.dim,)
+        """Return vectors of words or rows, as many as it takes requests for."""
+        shape = self._row_shape
+        at: dict[str, Any] = {"trajectories": True} if self.num_timesteps else self._t
         places = self._askable(asked) if what == "words" else range(len(asked))
         known = np.zeros(len(asked) if what == "words" else 0, np.bool_)
         parts: list[npt.NDArray[Any]] = []
@@ -303,7 +301,7 @@ class RemoteFile:
     def batch(
         self, words: Iterable[str], *, missing: Literal["raise", "zero", "nan"] = "raise"
     ) -> npt.NDArray[Any]:
-        """Return the vectors of many words; of a DWE file those of the last time step.
+        """Return the vectors of many words.
 
         Parameters
         ----------
@@ -315,7 +313,7 @@ class RemoteFile:
         Returns
         -------
         numpy.ndarray
-            Shape (n, dim).
+            Shape (n, dim), or (n, T, dim).
 
         Raises
         ------
@@ -329,7 +327,7 @@ class RemoteFile:
         if isinstance(words, str):
             raise TypeError("batch takes a list of words; f[word] takes one")
         fill = {"raise": None, "zero": 0.0, "nan": float("nan")}[missing]
-        return self._looked_up(list(words), "words", fill, {"trajectories": False})
+        return self._looked_up(list(words), "words", fill)
 
     def most_similar(self, query: Any, n: int = 10, metric: Metric = "cosine") -> list[Any]:
         """Return the words whose vectors are nearest to that of a word, or to a vector.
@@ -362,7 +360,7 @@ class RemoteFile:
             return [self.most_similar(each, n, metric) for each in query]
         else:
             asked = {"vector": np.asarray(query).tolist()}
-        body = {**asked, "n": n or 1, "metric": metric}
+        body = {**asked, **self._t, "n": n or 1, "metric": metric}
         found = neighbors_of(self._connections.json(self._base + "similar", body))
         return found if n else []
 
@@ -387,31 +385,8 @@ class RemoteFile:
             For a word that has no vector.
         """
         self._check_askable(a, b, c)
-        body = {"a": a, "b": b, "c": c, "n": n}
+        body = {"a": a, "b": b, "c": c, "n": n, **self._t}
         return neighbors_of(self._connections.json(self._base + "analogy", body))
-
-    def trajectory(self, word: str | int) -> npt.NDArray[np.float32]:
-        """Return a word of a DWE file at all time steps.
-
-        Parameters
-        ----------
-        word : str or int
-            The word or its row.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (T, dim), float32.
-
-        Raises
-        ------
-        UnknownWordError
-            For a word that is not in the vocabulary.
-        ValueError
-            For a file of another format.
-        """
-        self._steps()
-        return self[word]
 
     def most_related(self, word: str, t: int, n: int = 10) -> list[Neighbor]:
         """Return the words of a DWE file most similar to a word at a time step.

@@ -26,7 +26,6 @@ from embmap.conversion.words import WordTable
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError, UnsupportedError
 from embmap.formats.cvc.file import CvcFile
-from embmap.formats.dwe.file import DweFile
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.io.backends import open_mapped
@@ -222,6 +221,16 @@ def _open_own(file: ByteSource, request: Request, stack: ExitStack) -> Source:
     words = None
     if opened.vocab is not None:
         words = WordTable.of(opened.vocab, request.limit)
+    if opened.num_timesteps is not None and request.timestep is None:
+        raise ValueError(
+            f"{opened.path} has {opened.num_timesteps} time steps; choose one, -1 is the last"
+        )
+    if opened.num_timesteps is not None:
+        cast(Any, opened).cache_nbytes = request.cache_nbytes
+    try:
+        opened = opened.at(request.timestep)
+    except IndexError as error:
+        raise ValueError(f"{opened.path}: {error}") from None
     matrix = _own_matrix(opened, request)
     if isinstance(opened, FinalfusionFile):
         return _finalfusion(opened, matrix, words)
@@ -234,16 +243,6 @@ def _open_own(file: ByteSource, request: Request, stack: ExitStack) -> Source:
 
 
 def _own_matrix(opened: EmbeddingFile, request: Request) -> Matrix:
-    if isinstance(opened, DweFile):
-        if request.timestep is None:
-            raise ValueError(
-                f"{opened.path} has {opened.num_timesteps} time steps; choose one, -1 is the last"
-            )
-        opened.cache_nbytes = request.cache_nbytes
-        try:
-            return opened.timestep(request.timestep)
-        except IndexError as error:
-            raise ValueError(f"{opened.path}: {error}") from None
     if isinstance(opened, EmbdFile) and request.tensor is not None:
         return _tensor(opened, request.tensor)
     if isinstance(opened, CvcFile) and (request.tensor is not None or len(opened.columns) > 1):

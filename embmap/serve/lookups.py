@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.dwe.file import DweFile
 from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem, unknown_word
 from embmap.serve.representations import (
@@ -20,8 +19,14 @@ from embmap.serve.representations import (
     json_answer,
     vectors_answer,
 )
-from embmap.serve.request import Call, asked_vectors, check_size, check_words, dynamic_file
-from embmap.vectors.matrix import Matrix
+from embmap.serve.request import (
+    Call,
+    asked_file,
+    check_size,
+    check_vectors,
+    check_words,
+    dynamic_file,
+)
 
 __all__ = ["lookup", "vectors"]
 
@@ -45,13 +50,14 @@ def vectors(call: Call) -> Answer:
         Word, row (null where it was composed from subwords), vector.
     """
     word, media_type = call.path_word(), call.media_type()
-    matrix = asked_vectors(call)
+    file = asked_file(call)
+    matrix = check_vectors(file)
     call.fields.check_rest()
-    check_words(call.file)
-    row = int(call.file.find([word])[0])
+    check_words(file)
+    row = int(file.find([word])[0])
     if row < 0:
         call.check_quick(quick=len(word) <= _QUICK_LETTERS)
-    found = matrix.row(row) if row >= 0 else call.file.batch([word])[0]
+    found = matrix.row(row) if row >= 0 else file.batch([word])[0]
     known = row if row >= 0 else None
     if media_type == NPY:
         answer = vectors_answer(NPY, {}, found, ())
@@ -75,7 +81,7 @@ def lookup(call: Call) -> Answer:
     Answer
         Rows, vectors, and words if they were asked for.
     """
-    fields, file = call.fields, call.file
+    fields = call.fields
     missing = fields.choice("missing", MISSING)
     over_time = fields.flag("trajectories")
     with_vectors = fields.flag("vectors", default=True)
@@ -90,12 +96,12 @@ def lookup(call: Call) -> Answer:
         asked = fields.rows("rows")
     if over_time and "t" in fields:
         refuse("ask for either 't' or 'trajectories'")
-    matrix = asked_vectors(call) if with_vectors or "t" in fields else None
+    file = dynamic_file(call.file) if over_time else asked_file(call)
     fields.check_rest()
     media_type = call.media_type(many=with_vectors)
-    dynamic = dynamic_file(file) if over_time else None
     if with_vectors:
-        nbytes = check_size(call, len(asked if words is None else words), dynamic)
+        check_vectors(file)
+        nbytes = check_size(call, len(asked if words is None else words), file)
         call.check_quick(quick=nbytes <= _QUICK_NBYTES[media_type])
     if words is None:
         rows = existing(asked, file)
@@ -108,9 +114,9 @@ def lookup(call: Call) -> Answer:
         if missing == "error":
             check_known(words, rows)
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
-    if matrix is None or not with_vectors:
+    if not with_vectors:
         return json_answer(facts)
-    found, known = look_up(file, matrix, words, rows, missing, dynamic)
+    found, known = look_up(file, words, rows, missing)
     absent = np.flatnonzero(~known).tolist()
     if media_type != JSON:
         return vectors_answer(media_type, facts, found, absent)
@@ -123,29 +129,20 @@ def lookup(call: Call) -> Answer:
 
 
 def look_up(
-    file: EmbeddingFile,
-    matrix: Matrix,
-    words: list[str] | None,
-    rows: npt.NDArray[np.int64],
-    missing: str,
-    dynamic: DweFile | None,
+    file: EmbeddingFile, words: list[str] | None, rows: npt.NDArray[np.int64], missing: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """Return the vectors of words or rows, and which of them there are.
 
     Parameters
     ----------
     file : EmbeddingFile
-        The file.
-    matrix : Matrix
-        Its vectors, or those at a time step.
+        The file, or a time step of it.
     words : list of str or None
         The words, if words were asked for.
     rows : numpy.ndarray
         Shape (n,), int64: their rows, -1 where absent.
     missing : {"error", "null", "subwords"}
         What to do about those; with "error" there are none.
-    dynamic : DweFile or None
-        The same file, when all its time steps are wanted.
 
     Returns
     -------
@@ -156,14 +153,11 @@ def look_up(
     """
     known = rows >= 0
     safe = np.where(known, rows, 0) if len(file) else rows[known]
-    if dynamic is not None:
-        found: npt.NDArray[Any] = dynamic.trajectories(safe)
-    else:
-        found = matrix.take(safe)
+    found = check_vectors(file).take(safe)
     if len(found) < len(rows):  # nothing is known in an empty file
         found = np.zeros((len(rows), *found.shape[1:]), found.dtype)
     found[~known] = 0
-    if words is not None and missing == "subwords" and dynamic is None:
+    if words is not None and missing == "subwords":
         for i in np.flatnonzero(~known).tolist():
             vector = file.get(words[i])
             if vector is not None:
@@ -207,7 +201,7 @@ def existing(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
     numpy.ndarray
         Shape (n,), int64.
     """
-    n_rows = file.shape[-2]
+    n_rows = file.shape[0]
     for row in rows:
         if row >= n_rows:
             raise Problem(404, "unknown_row", f"there is no row {row}; the file has {n_rows}")

@@ -354,11 +354,11 @@ class Model:
             "dim": file.dim,
             "dtype": str(file.dtype),
             "count": len(file),
-            "rows": file.shape[-2],
+            "rows": file.shape[0],
             "words": file.vocab is not None,
             "vectors": file.vectors is not None,
         }
-        if isinstance(file, embmap.dwe.DweFile):
+        if file.num_timesteps is not None:
             facts["timesteps"] = file.num_timesteps
         return facts
 

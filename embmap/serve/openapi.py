@@ -51,7 +51,10 @@ def description(limits: Limits) -> dict[str, Any]:
                 "The words that are to c as b is to a",
                 neighbors,
                 [name],
-                _closed({"a": _STRING, "b": _STRING, "c": _STRING, "n": n}, ["a", "b", "c"]),
+                _closed(
+                    {"a": _STRING, "b": _STRING, "c": _STRING, "n": n, "t": _INTEGER},
+                    ["a", "b", "c"],
+                ),
             )
         },
         "/v1/{name}/complete": {
@@ -165,7 +168,8 @@ def _lookup(limits: Limits) -> dict[str, Any]:
 
 
 def _similar(n: dict[str, Any]) -> dict[str, Any]:
-    options = {"n": n, "metric": {"enum": ["cosine", "dot", "euclidean"], "default": "cosine"}}
+    metric = {"enum": ["cosine", "dot", "euclidean"], "default": "cosine"}
+    options = {"n": n, "metric": metric, "t": _INTEGER}
     vector = {"type": "array", "items": {"type": "number"}}
     return {
         "oneOf": [

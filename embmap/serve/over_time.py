@@ -34,7 +34,7 @@ def trajectory(call: Call) -> Answer:
     check_words(file)
     check_size(call, 1, file)
     words = [word] if other is None else [word, other]
-    found = file.trajectories(words).astype(np.float64)
+    found = file.batch(words).astype(np.float64)
     compared = found[0][:1] if other is None else found[1]
     lengths = lengths_of(found[0]) * lengths_of(compared)
     with np.errstate(all="ignore"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import cast
 
+from embmap.dwe import DweFile
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.dwe.file import DweFile
 from embmap.serve.fields import Fields, checked_word, refuse
 from embmap.serve.models import Version
 from embmap.serve.problems import Problem
@@ -13,7 +15,7 @@ from embmap.serve.representations import ARROW, JSON, NPY, arrow_is_there, chose
 from embmap.serve.settings import Limits
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["Call", "asked_vectors", "check_size", "check_vectors", "check_words", "dynamic_file"]
+__all__ = ["Call", "asked_file", "check_size", "check_vectors", "check_words", "dynamic_file"]
 
 
 @dataclass(frozen=True)
@@ -120,63 +122,24 @@ def check_vectors(file: EmbeddingFile) -> Matrix:
     return file.vectors
 
 
-def asked_vectors(call: Call) -> Matrix:
-    """Take ``t`` and return the vectors at that time step; without it those of the file.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Matrix
-        Of a DWE file without ``t`` the last step's.
-    """
+def asked_file(call: Call) -> EmbeddingFile:
+    """Take ``t`` and return the file at that time step, by default at the last if it has any."""
     if "t" not in call.fields:
-        return check_vectors(call.file)
-    file = dynamic_file(call.file)
-    steps = file.num_timesteps
-    return file.timestep(call.fields.number("t", -1, -steps, steps - 1))
+        return call.file.at()
+    steps = dynamic_file(call.file).num_timesteps
+    return call.file.at(call.fields.number("t", -1, -steps, steps - 1))
 
 
-def check_size(call: Call, n: int, dynamic: DweFile | None) -> int:
-    """Refuse an answer that would be too large.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-    n : int
-        How many vectors or trajectories.
-    dynamic : DweFile or None
-        The file, where they are trajectories.
-
-    Returns
-    -------
-    int
-        The bytes of its vectors.
-    """
-    steps = 1 if dynamic is None else dynamic.num_timesteps
-    nbytes = n * steps * call.file.dim * max(call.file.dtype.itemsize, 4)
+def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
+    """Return the bytes of that many vectors of a file, or refuse an answer that is too large."""
+    nbytes = n * math.prod(file.shape[1:]) * max(file.dtype.itemsize, 4)
     if nbytes > call.limits.answer_nbytes:
         refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
     return nbytes
 
 
 def dynamic_file(file: EmbeddingFile) -> DweFile:
-    """Return a file with time steps, or refuse.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The file.
-
-    Returns
-    -------
-    DweFile
-        The same.
-    """
-    if not isinstance(file, DweFile):
+    """Return a file with time steps, or refuse."""
+    if file.num_timesteps is None:
         raise Problem(422, "no_timesteps", f"{file.format} files have no time steps")
-    return file
+    return cast(DweFile, file)

@@ -12,7 +12,7 @@ from embmap.search.similarity import Neighbor
 from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem
 from embmap.serve.representations import Answer, json_answer
-from embmap.serve.request import Call, check_vectors, check_words
+from embmap.serve.request import Call, asked_file, check_vectors, check_words
 
 __all__ = ["analogy", "complete", "neighbors_answer", "similar"]
 
@@ -32,7 +32,7 @@ def similar(call: Call) -> Answer:
     Answer
         Neighbors.
     """
-    fields, file = call.fields, call.file
+    fields, file = call.fields, asked_file(call)
     call.media_type(many=False)
     n = fields.number("n", 10, 1, call.limits.neighbors)
     metric: Any = fields.choice("metric", METRICS)
@@ -66,10 +66,11 @@ def analogy(call: Call) -> Answer:
     call.media_type(many=False)
     a, b, c = fields.word("a"), fields.word("b"), fields.word("c")
     n = fields.number("n", 10, 1, call.limits.neighbors)
+    file = asked_file(call)
     fields.check_rest()
-    check_words(call.file)
-    check_vectors(call.file)
-    return neighbors_answer(_searched(call.file.analogy, a, b, c, n))
+    check_words(file)
+    check_vectors(file)
+    return neighbors_answer(_searched(file.analogy, a, b, c, n))
 
 
 def complete(call: Call) -> Answer:

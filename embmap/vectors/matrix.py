@@ -1,4 +1,4 @@
-"""Lazy two-dimensional views: the rows of a file as numpy arrays.
+"""Lazy views: the rows of a file as numpy arrays.
 
 :class:`Matrix` is the face: rows, slices, gathers, blocks. The dense ones stand here, over a memory
 map or over positional reads; a matrix whose rows are decoded stands with its codec. A gather never
@@ -7,6 +7,7 @@ touches more than the rows it returns, and nothing copies a whole matrix unless 
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -33,17 +34,20 @@ class Rows(Protocol):
 
 
 class Matrix(ABC):
-    """A two-dimensional array that stays in its file.
+    """An array that stays in its file and hands out rows.
+
+    Rows are vectors, and the shape is (rows, columns). Where rows are trajectories it is
+    (rows, T, columns), and every shape below has T before the columns.
 
     Attributes
     ----------
     shape : tuple of int
-        (rows, columns).
+        (rows, columns) or (rows, T, columns).
     dtype : numpy.dtype
         Type of an element as it is handed out.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
@@ -111,13 +115,13 @@ class Matrix(ABC):
 
     @property
     def ndim(self) -> int:
-        """Always 2."""
-        return 2
+        """Number of dimensions: 2, or 3 where rows are trajectories."""
+        return len(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole matrix as it is handed out."""
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -125,8 +129,8 @@ class Matrix(ABC):
 
     def __repr__(self) -> str:
         """Say what it is without reading it."""
-        rows, columns = self.shape
-        return f"<{type(self).__name__} {rows} x {columns} {self.dtype}, not read>"
+        sizes = " x ".join(map(str, self.shape))
+        return f"<{type(self).__name__} {sizes} {self.dtype}, not read>"
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         """Return the rows in order, each of shape (columns,)."""
@@ -152,8 +156,8 @@ class Matrix(ABC):
             For a row that does not exist.
         """
         if isinstance(item, tuple):
-            if len(item) == 2 and _is_row(item[0]):
-                return self[item[0]][item[1]]
+            if item and _is_row(item[0]):
+                return self[item[0]][item[1:]]
             rows: npt.NDArray[Any] = self[item[0]] if item else self[:]
             return rows[(slice(None), *item[1:])]
         if isinstance(item, slice):
@@ -191,7 +195,7 @@ class Matrix(ABC):
             When `out` does not fit.
         """
         wanted = self.row_numbers(rows)
-        out = fitting(out, (wanted.size, self.shape[1]), self.dtype)
+        out = fitting(out, (wanted.size, *self.shape[1:]), self.dtype)
         self._gather(wanted, out)
         return out
 
@@ -216,7 +220,7 @@ class Matrix(ABC):
             When `rows_per_block` is not positive.
         """
         if rows_per_block is None:
-            row_nbytes = max(self.shape[1] * self.dtype.itemsize, 1)
+            row_nbytes = max(math.prod(self.shape[1:]) * self.dtype.itemsize, 1)
             rows_per_block = max(_BLOCK_NBYTES // row_nbytes, 1)
         if rows_per_block < 1:
             raise ValueError(f"rows_per_block must be positive, not {rows_per_block}")

@@ -57,7 +57,7 @@ def _taken(file: Any) -> Any:
 
 def _near(file: Any) -> Any:
     if file.format == "dwe":
-        file = file.timestep(0)
+        file = file.at(0).vectors
         query = np.asarray(file[3])
         return np.argsort(np.asarray(file[:]) @ query)[-5:].tolist()
     words = [f"w{i}" for i in range(3, 35)]  # many at once are multiplied in threads

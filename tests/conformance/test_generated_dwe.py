@@ -96,12 +96,12 @@ def rows_are(matrix, expected):
     for start, stop, step in ((1, n - 1, 1), (n // 3, n // 2, 1), (0, n, 3), (n, 0, -2), (n, n, 1)):
         same(matrix[start:stop:step], expected[start:stop:step], (start, stop, step))
     for start in range(n):
-        assert matrix[start:start].shape == (0, expected.shape[1])
+        assert matrix[start:start].shape == (0, *expected.shape[1:])
     twice = np.array(picked + [i - n for i in picked[:3]], np.int64)
     same(matrix[twice], expected[twice])
     same(matrix[np.arange(n) % 2 == 0], expected[::2])
     same(matrix[[]], expected[:0])
-    out = np.full((twice.size, expected.shape[1]), 7, expected.dtype)
+    out = np.full((twice.size, *expected.shape[1:]), 7, expected.dtype)
     assert matrix.take(twice, out) is out
     same(out, expected[twice])
     assert [start for start, _ in matrix.blocks(4)] == list(range(0, n, 4))
@@ -116,24 +116,23 @@ def rows_are(matrix, expected):
 def trajectories_are(f, over_time):
     """Check every way to trajectories: shape (V, T, K)."""
     n = len(over_time)
-    same(f.trajectories(range(n)), over_time)
+    same(f[range(n)], over_time)
     same(f[:], over_time)
     rng = np.random.default_rng(n)
     picked = rng.permutation(n)[:5].tolist()
     for i in picked:
         same(f[i], over_time[i], i)
         same(f[np.int32(i)], over_time[i], i)
-        same(f.trajectory(i - n), over_time[i], i)
+        same(f[i - n], over_time[i], i)
     twice = picked + [i - n for i in picked[:3]]
-    for key in (twice, tuple(twice), np.array(twice), np.array(twice, np.int8)):
+    for key in (twice, np.array(twice), np.array(twice, np.int8)):
         same(f[key], over_time[twice])
-    same(f.trajectories(iter(twice)), over_time[twice])
     for start, stop, step in ((1, n - 1, 1), (n // 3, n // 2, 1), (n, 0, -2), (2, 2, 1)):
         same(f[start:stop:step], over_time[start:stop:step])
-    for nothing in ([], (), np.empty(0, np.int64)):
+    for nothing in ([], np.empty(0, np.int64)):
         same(f[nothing], over_time[:0])
     for beyond in (n, -n - 1):
-        for read in (f.trajectory, lambda i: f[i], lambda i: f[[0, i]], lambda i: f[np.array([i])]):
+        for read in (lambda i: f[i], lambda i: f[[0, i]], lambda i: f[np.array([i])]):
             with pytest.raises(IndexError, match="row"):
                 read(beyond)
 
@@ -145,7 +144,7 @@ def queries_are(f, integers, scale):
     first, second = [0, n - 1, n // 2], [n - 1, n - 1, 0]
     with np.errstate(over="ignore", invalid="ignore"):
         expected = reference.similarity(integers, scale, first, second)
-    same(f.similarity(first, second), expected)
+    same(f.similarity_over_time(first, second), expected)
     for word, t in ((0, 0), (n - 1, n_steps - 1), (n // 2, n_steps // 2)):
         products = reference.dot_products(integers, t, word)
         for many in sorted({0, n // 2, n - 1}):
@@ -176,22 +175,23 @@ def reads_like_the_reference(path, backend, data=None):
     n_steps, n, dim = integers.shape
     numbers = scaled(integers, scale)
     with embmap.open(path, backend=backend) as f:
-        assert (f.format, f.layout, f.shape) == ("dwe", decoded.layout, integers.shape)
+        assert (f.format, f.layout, f.shape) == ("dwe", decoded.layout, (n, n_steps, dim))
         assert (len(f), f.dim, f.num_timesteps, f.dtype) == (n, dim, n_steps, np.float32)
         same(np.float32(f.scale), scale)
-        rows_are(f.timestep(n_steps // 3), numbers[n_steps // 3])
-        rows_are(f.timestep(-1 - n_steps // 2).quantized, integers[-1 - n_steps // 2])
+        rows_are(f.at(n_steps // 3).vectors, numbers[n_steps // 3])
+        rows_are(f.at(-1 - n_steps // 2).vectors.quantized, integers[-1 - n_steps // 2])
         for t in range(n_steps):
-            same(np.asarray(f.timestep(t).quantized), integers[t], t)
-            same(np.asarray(f.timestep(t - n_steps)), numbers[t], t)
-        rows_are(f.vectors, numbers[-1])
-        trajectories_are(f, np.ascontiguousarray(numbers.swapaxes(0, 1)))
+            same(np.asarray(f.at(t).vectors.quantized), integers[t], t)
+            same(np.asarray(f.at(t - n_steps).vectors), numbers[t], t)
+        over_time = np.ascontiguousarray(numbers.swapaxes(0, 1))
+        rows_are(f.vectors, over_time)
+        trajectories_are(f, over_time)
         queries_are(f, integers, scale)
         report = f.verify()
         assert report.ok == (not decoded.problems)
         assert bool(report.problems) == bool(decoded.problems)
         info = json.loads(json.dumps(f.info(), allow_nan=False))
-        assert info["shape"] == list(integers.shape)
+        assert info["shape"] == [n, n_steps, dim]
         assert (info["group"], info["version"]) == (decoded.group, f"1.{decoded.minor}")
     return decoded
 
@@ -278,7 +278,7 @@ def test_a_model_of_4096_symbols_is_read(path, backend, kernel, layout):
     path.write_bytes(data)
     with embmap.open(path, backend=backend) as f:
         for t in (0, 1):
-            same(np.asarray(f.timestep(t).quantized), values[t])
+            same(np.asarray(f.at(t).vectors.quantized), values[t])
         same(f[40], scaled(values[:, 40], 0.1))
         assert f.verify().problems == []
 
@@ -311,7 +311,7 @@ def test_dot_products_wrap_to_32_bits(path, backend, kernel):
     values[2, 2] = [32767, -32768]
     reads_like_the_reference(path, backend, reference.encode(values, 0.5, 2, "stream", wrap=True))
     with embmap.open(path, backend=backend) as f:
-        assert f.similarity([0], [3]).tolist() == [[-(2.0**29)] * 3]
+        assert f.similarity_over_time([0], [3]).tolist() == [[-(2.0**29)] * 3]
 
 
 def test_equal_products_are_ranked_by_row(path, backend):
@@ -389,7 +389,7 @@ def test_there_may_be_more_time_steps_than_models_are_kept(path, backend):
         for _ in range(2):
             same(f[0], scaled(values[:, 0], 0.5))
             for t in (0, 1, 549, 1098, 1099):
-                same(f.timestep(t).quantized[0], values[t, 0])
+                same(f.at(t).vectors.quantized[0], values[t, 0])
         assert f.verify().problems == []
 
 
@@ -441,7 +441,7 @@ def test_only_the_layout_of_the_bytes_is_read(path, backend, layout):
     path.write_bytes(reference.encode(values, 0.1, 2, layout))
     (other,) = set(reference.LAYOUTS) - {layout}
     with embmap.open(path, backend=backend, layout=layout) as f:
-        same(np.asarray(f.timestep(1).quantized), values[1])
+        same(np.asarray(f.at(1).vectors.quantized), values[1])
         assert f.layout == layout
     with pytest.raises(embmap.FormatError):
         embmap.open(path, backend=backend, layout=other)
@@ -523,20 +523,21 @@ def test_words_are_given_in_a_list_or_a_file(path, backend, integers, tmp_path):
             for row, word in enumerate(WORDS):
                 same(f[word], numbers[:, row])
                 same(f[np.str_(word)], numbers[:, row])
-                same(f.trajectory(word), numbers[:, row])
                 same(f.get(word), numbers[:, row])
-                same(f.vectors[f.find([word])[0]], numbers[-1, row])
+                same(f.at(-1)[word], numbers[-1, row])
+                same(f.at()[word], numbers[-1, row])
+                same(f.at(1).batch([word])[0], numbers[1, row])
             assert f.get("✗") is None
             assert f.get("✗", 5) == 5
             assert f.find(["naïve", "✗", "the"]).tolist() == [5, -1, 0]
-            mixed = ["naïve", 1, "the", -2, np.int64(2)]
-            same(f.trajectories(mixed), numbers[:, [5, 1, 0, 4, 2]].swapaxes(0, 1))
             same(f[["naïve", "the"]], numbers[:, [5, 0]].swapaxes(0, 1))
             same(f[np.array(["naïve", "the"])], numbers[:, [5, 0]].swapaxes(0, 1))
-            same(f.batch(["naïve", "the"]), numbers[-1, [5, 0]])
-            same(f.batch(["✗", "the"], missing="zero")[1], numbers[-1, 0])
+            same(f.batch(["naïve", "the"]), numbers[:, [5, 0]].swapaxes(0, 1))
+            same(f.batch(["✗", "the"], missing="zero")[1], numbers[:, 0])
             assert np.isnan(f.batch(["✗", "the"], missing="nan")[0]).all()
-            same(f.similarity(["the", 1], [5, "✓"]), f.similarity([0, 1], [5, 2]))
+            same(
+                f.similarity_over_time(["the", 1], [5, "✓"]), f.similarity_over_time([0, 1], [5, 2])
+            )
             for found in (f.most_related("the", 2, 5), f.largest_changes("the", 5, 1, 1)):
                 assert [each.word for each in found] == [WORDS[each.row] for each in found]
             assert [tuple(each) for each in f.most_related("✓", 0, 1)] == [
@@ -552,7 +553,7 @@ def test_booleans_choose_words(path, backend, integers):
             mask = np.isin(np.arange(6), chosen)
             same(f[mask], over_time[mask])
             same(f[mask.tolist()], over_time[mask])
-            same(f.vectors[mask], over_time[mask, -1])
+            same(f.vectors[mask], over_time[mask])
 
 
 def test_words_that_are_not_there_are_named(path, backend, integers):
@@ -560,9 +561,8 @@ def test_words_that_are_not_there_are_named(path, backend, integers):
         for read in (
             lambda: f["✗"],
             lambda: f[["the", "✗"]],
-            lambda: f.trajectory("✗"),
-            lambda: f.trajectories([0, "✗"]),
-            lambda: f.similarity(["the"], ["✗"]),
+            lambda: f.at(0)["✗"],
+            lambda: f.similarity_over_time(["the"], ["✗"]),
             lambda: f.most_related("✗", 0, 1),
             lambda: f.largest_changes("✗", 1),
             lambda: f.batch(["✗"]),
@@ -570,7 +570,7 @@ def test_words_that_are_not_there_are_named(path, backend, integers):
             with pytest.raises(embmap.UnknownWordError, match="✗"):
                 read()
         with pytest.raises(embmap.UnknownWordError, match="'✗' and 1 more"):
-            f.trajectories(["✗", "the", "?"])
+            f[["✗", "the", "?"]]
 
 
 def test_a_file_has_no_words_of_its_own(path, backend, integers):
@@ -581,7 +581,7 @@ def test_a_file_has_no_words_of_its_own(path, backend, integers):
         assert f.metadata == {}
         with pytest.raises(TypeError, match="no words"):
             iter(f)
-        for read in (lambda: f["the"], lambda: f.trajectories(["the"])):
+        for read in (lambda: f["the"], lambda: f[["the"]]):
             with pytest.raises(embmap.UnknownWordError):
                 read()
         assert f.get("the", "none") == "none"
@@ -593,14 +593,14 @@ def test_a_file_has_no_words_of_its_own(path, backend, integers):
 def test_what_is_asked_for_has_to_exist(path, backend, integers):
     with embmap.open(path, backend=backend) as f:
         for t in (5, -6, 2**40):
-            for read in (f.timestep, lambda t: f.most_related(0, t, 1)):
+            for read in (f.at, lambda t: f.most_related(0, t, 1)):
                 with pytest.raises(IndexError, match=f"timestep {t} of 5"):
                     read(t)
         for row in (6, -7, 2**70):
             for read in (
-                f.trajectory,
-                lambda row: f.trajectories([0, row]),
-                lambda row: f.similarity([0], [row]),
+                lambda row: f[row],
+                lambda row: f.at(0)[row],
+                lambda row: f.similarity_over_time([0], [row]),
                 lambda row: f.most_related(row, 0, 1),
                 lambda row: f.largest_changes(row, 1),
             ):
@@ -614,19 +614,19 @@ def test_what_is_asked_for_has_to_exist(path, backend, integers):
             with pytest.raises(ValueError, match="3 words cannot be"):
                 f.largest_changes(0, 3, *least)
         with pytest.raises(ValueError, match="2 words cannot be compared with 1"):
-            f.similarity([0, 1], [0])
+            f.similarity_over_time([0, 1], [0])
         with pytest.raises(ValueError, match="cache_nbytes"):
             f.cache_nbytes = -1
         for wrong in (None, 1.5, b"the", {}, object()):
-            for read in (f.trajectory, lambda key: f[key], lambda key: f.trajectories([key])):
-                with pytest.raises(TypeError):
+            for read in (lambda key: f[key], lambda key: f[[key]]):
+                with pytest.raises((TypeError, IndexError)):
                     read(wrong)
-        for read in (f.trajectories, lambda words: f.similarity(words, words)):
+        for read in (f.batch, lambda words: f.similarity_over_time(words, words)):
             with pytest.raises(TypeError, match="list of words"):
                 read("the")
         with pytest.raises(IndexError, match="5 booleans for 6 rows"):
             f[[True] * 5]
-        assert f.similarity([], []).shape == (0, 5)
+        assert f.similarity_over_time([], []).shape == (0, 5)
 
 
 @each_layout
@@ -644,9 +644,9 @@ def test_a_file_says_what_is_known_unread(path, backend, integers):
         shown = repr(f)
         for part in ("file.dwe", "5 x 6 x 3", layout, "6 words", "not read"):
             assert part in shown
-        assert "6 x 3" in repr(f.timestep(1))
+        assert "6 x 3" in repr(f.at(1).vectors)
         info = json.loads(json.dumps(f.info()))
-        assert info["shape"] == [5, 6, 3]
+        assert info["shape"] == [6, 5, 3]
         assert (info["format"], info["layout"], info["scale"]) == ("dwe", layout, 0.25)
         assert (info["version"], info["n_words"], info["nbytes"]) == (
             "1.0",
@@ -664,7 +664,7 @@ def test_a_file_says_what_is_known_unread(path, backend, integers):
 
 def test_a_closed_file_is_not_read(path, backend, integers):
     f = embmap.open(path, backend=backend, vocab=WORDS)
-    step, trajectory = f.timestep(1), f[2]
+    step, trajectory = f.at(1).vectors, f[2]
     before = trajectory.copy()
     f.close()
     same(trajectory, before)
@@ -673,10 +673,10 @@ def test_a_closed_file_is_not_read(path, backend, integers):
         lambda: f[0],
         lambda: f[[0]],
         lambda: f[0:1],
-        lambda: f.trajectory(0),
-        lambda: f.trajectories([0]),
-        lambda: f.timestep(0),
-        lambda: f.similarity([0], [0]),
+        lambda: f[0],
+        lambda: f[[0]],
+        lambda: f.at(0).vectors,
+        lambda: f.similarity_over_time([0], [0]),
         lambda: f.most_related(0, 0, 1),
         lambda: f.largest_changes(0, 1),
         lambda: len(f),
@@ -701,7 +701,7 @@ def test_a_pickled_file_opens_again(path, backend, integers):
     assert (again.path, again.layout, again.info()["backend"]) == (path, f.layout, backend)
     same(again["✓"], scaled(integers[:, 2], 0.25))
     with pytest.raises(TypeError, match="pickle the file"):
-        pickle.dumps(again.timestep(0))
+        pickle.dumps(again.at(0).vectors)
     path.write_bytes(reference.encode(steps(5, 6, 4), 0.25, 2))
     with pytest.raises(embmap.FormatError, match="changed since it was pickled"):
         pickle.loads(data)
@@ -713,16 +713,16 @@ def test_answers_may_be_written_to_and_change_nothing(path, backend, integers):
             for read in (
                 lambda: f["the"],
                 lambda: f[[0, 1]],
-                lambda: f.timestep(0)[0],
-                lambda: f.timestep(0).quantized[0],
-                lambda: f.timestep(0).quantized[0:6],
-                lambda: f.timestep(2).quantized[0:6],
-                lambda: f.timestep(4).quantized[[0, 5]],
+                lambda: f.at(0).vectors[0],
+                lambda: f.at(0).vectors.quantized[0],
+                lambda: f.at(0).vectors.quantized[0:6],
+                lambda: f.at(2).vectors.quantized[0:6],
+                lambda: f.at(4).vectors.quantized[[0, 5]],
                 lambda: f.batch(["the"]),
             ):
                 read()[...] = 77
         for t in range(5):
-            same(np.asarray(f.timestep(t).quantized), integers[t])
+            same(np.asarray(f.at(t).vectors.quantized), integers[t])
         same(f[:], np.ascontiguousarray(scaled(integers, 0.25).swapaxes(0, 1)))
 
 
@@ -739,9 +739,9 @@ def test_threads_share_a_file(path, backend, kernel, cache_nbytes):
             for _ in range(12):
                 row, t = int(rng.integers(40)), int(rng.integers(9))
                 same(f[row], numbers[:, row])
-                same(f.timestep(t).quantized[row], values[t, row])
+                same(f.at(t).vectors.quantized[row], values[t, row])
                 rows = rng.integers(0, 40, 3)
-                same(f.timestep(t)[rows], numbers[t, rows])
+                same(f.at(t).vectors[rows], numbers[t, rows])
             return seed
 
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -769,8 +769,8 @@ def test_a_forked_child_may_use_its_parents_file(path, backend, integers):
         assert forked(lambda: f[1].tolist()) == numbers[:, 1].tolist()
         same(f[1], numbers[:, 1])
         assert forked(lambda: f[[0, 1]].tolist()) == numbers[:, :2].swapaxes(0, 1).tolist()
-        with f.timestep(0)._groups._lock:  # as another thread might, when the child is forked
-            assert forked(lambda: f.timestep(2)[4].tolist()) == numbers[2, 4].tolist()
+        with f.at(0).vectors.groups._lock:  # as another thread might, when the child is forked
+            assert forked(lambda: f.at(2).vectors[4].tolist()) == numbers[2, 4].tolist()
 
 
 # --------------------------------------------------------------------------------------- the cache
@@ -790,9 +790,9 @@ def test_a_cache_of_any_size_gives_the_same_answers(path, backend, layout, cache
         for _ in range(40):
             t, row = int(rng.integers(5)), int(rng.integers(12))
             same(f[row], numbers[:, row])
-            same(f.timestep(t).quantized[row], values[t, row])
-            same(f.timestep(t)[row // 2 : row], numbers[t, row // 2 : row])
-            assert f.timestep(t)._groups._cached_nbytes <= cache_nbytes
+            same(f.at(t).vectors.quantized[row], values[t, row])
+            same(f.at(t).vectors[row // 2 : row], numbers[t, row // 2 : row])
+            assert f.at(t).vectors.groups._cached_nbytes <= cache_nbytes
         queries_are(f, values, 0.5)
 
 
@@ -819,7 +819,7 @@ def many_groups(path, best_kernel):
     with embmap.open(path) as f:
         f.cache_nbytes = BUDGET
         for t in (0, 15, 7):
-            _ = f.timestep(t)[0]
+            _ = f.at(t).vectors[0]
         _ = f[0]
         yield f
 
@@ -834,7 +834,7 @@ def with_one_step_of_the_latest(f):
         _ = f[group * GROUP]
         if group % 3 == 0:  # what was used last is kept, and not what it was decoded with
             for earlier in range(max(group - 60, 0), group):
-                _ = f.timestep(0)[earlier * GROUP]
+                _ = f.at(0).vectors[earlier * GROUP]
 
 
 @pytest.mark.parametrize("use", [over_all_groups, with_one_step_of_the_latest])
@@ -845,10 +845,10 @@ def test_no_more_is_kept_than_the_budget(many_groups, use):
 
 def test_what_is_kept_is_not_decoded_again(many_groups, monkeypatch):
     f = many_groups
-    expected = f[17 * GROUP], f.timestep(3)[17 * GROUP + 5]
+    expected = f[17 * GROUP], f.at(3).vectors[17 * GROUP + 5]
     monkeypatch.setattr(groups_module, "decode", None)
     same(f[17 * GROUP], expected[0])
-    same(f.timestep(3)[17 * GROUP + 5], expected[1])
+    same(f.at(3).vectors[17 * GROUP + 5], expected[1])
 
 
 def test_a_budget_that_is_lowered_is_kept_at_once(many_groups):
@@ -867,9 +867,9 @@ def test_a_step_read_by_blocks_takes_the_memory_of_blocks(path, best_kernel):
     path.write_bytes(shared_chunk(steps(1, GROUP, DIM)[0], (16, n, DIM), GROUP))
     with embmap.open(path) as f:
         f.cache_nbytes = 0
-        whole = np.asarray(f.timestep(7).quantized)
-        same(f.timestep(7).quantized[::-7], whole[::-7])
-        for step in (f.timestep(7).quantized, f.timestep(0)):
+        whole = np.asarray(f.at(7).vectors.quantized)
+        same(f.at(7).vectors.quantized[::-7], whole[::-7])
+        for step in (f.at(7).vectors.quantized, f.at(0).vectors):
             gc.collect()
             tracemalloc.start()
             try:
@@ -914,13 +914,13 @@ def test_opening_touches_no_data(path, backend, layout):
     data[first:] = np.random.default_rng(0).bytes(len(data) - first)
     path.write_bytes(data)
     with embmap.open(path, backend=backend, vocab=[*"abcdefgh"]) as f:
-        assert f.shape == (4, 8, 5)
+        assert f.shape == (8, 4, 5)
         assert (f.layout, list(f)) == (layout, [*"abcdefgh"])
         repr(f)
-        repr(f.timestep(2))
+        repr(f.at(2).vectors)
         f.info()
         with pytest.raises(embmap.FormatError):
-            f.trajectories(range(8))
+            f[range(8)]
         assert not f.verify().ok
 
 
@@ -943,7 +943,7 @@ def test_opening_reads_no_table_and_no_data(path, layout, monkeypatch):
         assert max(end for _, end in reads) <= 4 * address
         assert sum(end - start for start, end in reads) < 200
         reads.clear()
-        same(f.timestep(0).quantized[0], values[0, 0])  # one group of two time steps at the most
+        same(f.at(0).vectors.quantized[0], values[0, 0])  # one group of two time steps at the most
         assert sum(end - start for start, end in reads) < len(data) // 2
 
 
@@ -977,11 +977,11 @@ def test_both_kernels_and_both_layouts_read_what_was_encoded(
                 patch.setattr(kernels, "_jit", None)
                 with embmap.open(path, backend="mmap" if seed % 2 else "read") as f:
                     same(
-                        f.trajectories(range(len(f))),
+                        np.asarray(f.vectors),
                         np.ascontiguousarray(scaled(values, 0.1).swapaxes(0, 1)),
                     )
                     for t in range(n_steps):
-                        same(np.asarray(f.timestep(t).quantized), values[t])
+                        same(np.asarray(f.at(t).vectors.quantized), values[t])
 
 
 @pytest.mark.parametrize("n_workers", ["1", "2", "3"])
@@ -990,7 +990,7 @@ def test_any_number_of_threads_reads_the_same(path, backend, kernel, monkeypatch
     path.write_bytes(shared_chunk(symbols, (4, 251 * 50, 6), 50))
     monkeypatch.setenv("EMBMAP_THREADS", n_workers)
     with embmap.open(path, backend=backend) as f:
-        found = np.asarray(f.timestep(1).quantized)
+        found = np.asarray(f.at(1).vectors.quantized)
         assert 3 * found.size > 200_000  # where more than one thread sets to work
         same(found, np.tile(2 * symbols, (251, 1)))
         assert f.verify().problems == []
@@ -1003,6 +1003,6 @@ def test_a_number_of_threads_that_is_none_is_said_so(path, monkeypatch):
     with embmap.open(path) as f:
         monkeypatch.setenv("EMBMAP_THREADS", "many")
         with pytest.raises(ValueError, match="EMBMAP_THREADS"):
-            np.asarray(f.timestep(0))
+            np.asarray(f.at(0).vectors)
         monkeypatch.setenv("EMBMAP_THREADS", "1")
-        assert np.asarray(f.timestep(0)).shape == (35_000, 6)
+        assert np.asarray(f.at(0).vectors).shape == (35_000, 6)

@@ -105,17 +105,17 @@ def answers(f):
         "scale": bits(np.array([f.scale], np.float32)),
         "info": (f.info()["version"], f.info()["group"]),
         "last": attempt(lambda: bits(np.asarray(f.vectors))),
-        "trajectories": attempt(lambda: bits(f.trajectories(range(n_words)))),
+        "trajectories": attempt(lambda: bits(f[range(n_words)])),
     }
     for t in range(n_steps):
-        step = f.timestep(t).quantized
+        step = f.at(t).vectors.quantized
         found["step", t] = attempt(lambda step=step: bits(np.asarray(step)))
         for row in few:
             found["row", t, row] = attempt(lambda step=step, row=row: bits(step[row]))
     for row in few:
         found["word", row] = attempt(lambda row=row: bits(f[row]))
     for row in few[1:2]:
-        found["similar"] = attempt(lambda row=row: bits(f.similarity([0], [row])))
+        found["similar"] = attempt(lambda row=row: bits(f.similarity_over_time([0], [row])))
         found["related"] = attempt(lambda: [each.row for each in f.most_related(0, 1, 1)])
         found["changed"] = attempt(lambda: [each.row for each in f.largest_changes(0, 1)])
     found["sound"] = attempt(lambda: f.verify().ok)

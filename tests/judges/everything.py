@@ -125,13 +125,13 @@ def ask_over_time(f: Any, put: Put) -> None:
     """Ask a file of vectors over time."""
     steps, n = f.num_timesteps, len(f)
     few = sorted({0, n - 1})
-    put("trajectories", lambda: f.trajectories(few))
-    put("trajectory", lambda: f.trajectory(0))
-    put("over time", lambda: f.similarity([0], [n - 1]))
+    put("trajectories", lambda: f[few])
+    put("trajectory", lambda: f[0])
+    put("over time", lambda: f.similarity_over_time([0], [n - 1]))
     put("related", lambda: f.most_related(0, steps - 1, min(n - 1, 3)))
     put("changes", lambda: f.largest_changes(0, min(n - 1, 3)))
     for t in sorted({0, steps // 2, steps - 1}):
-        put(f"step {t}", lambda t=t: f.timestep(t)[few])
+        put(f"step {t}", lambda t=t: f.at(t).vectors[few])
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,8 +1,7 @@
 """The DWE format (``.dwe``): word vectors over time, differences in a tree, entropy-coded."""
 
-from embmap.formats.dwe.file import DweFile
-from embmap.formats.dwe.queries import Neighbor
+from embmap.formats.dwe.file import DweFile, TimestepFile
 from embmap.formats.dwe.timestep import Timestep
 from embmap.formats.dwe.writer import quantize, write
 
-__all__ = ["DweFile", "Neighbor", "Timestep", "quantize", "write"]
+__all__ = ["DweFile", "Timestep", "TimestepFile", "quantize", "write"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, SupportsIndex, cast
 
 import numpy as np
@@ -15,15 +16,16 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError, UnknownWordError
 from embmap.formats.dwe.groups import Groups
 from embmap.formats.dwe.layout import FORMAT, entries_of, parse
-from embmap.formats.dwe.queries import Neighbor, dot_products, greatest, greatest_changes, scaled
-from embmap.formats.dwe.timestep import Timestep
+from embmap.formats.dwe.queries import dot_products, greatest, greatest_changes, scaled
+from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
+from embmap.search.similarity import Neighbor
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 
-__all__ = ["DweFile"]
+__all__ = ["DweFile", "TimestepFile"]
 
 Word = str | SupportsIndex
 _SHOWN = 10  # problems of a time step that are reported one by one
@@ -32,9 +34,10 @@ _SHOWN = 10  # problems of a time step that are reported one by one
 class DweFile(EmbeddingFile):
     """A DWE file: integer word vectors at T time steps, and a scale that makes them numbers.
 
-    ``f[word]`` and ``f[row]`` are trajectories. ``f.vectors``, and with it ``f.batch``, is the last
-    time step. Whole groups are decoded and checked to their ends; some of them are kept, see
-    :attr:`cache_nbytes`.
+    Its vectors are trajectories: ``f[word]`` and ``f[row]`` have the shape (T, K), ``f.batch`` and
+    ``f[[word, ...]]`` the shape (n, T, K). :meth:`at` returns a time step as a file of vectors of
+    shape (K,). Searches go through the last time step. Whole groups are decoded and checked to
+    their ends; some of them are kept, see :attr:`cache_nbytes`.
 
     Parameters
     ----------
@@ -58,7 +61,7 @@ class DweFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
-    _parts = ("_groups",)
+    _parts = ("_groups", "_latest")
 
     def __init__(
         self,
@@ -71,16 +74,10 @@ class DweFile(EmbeddingFile):
         words = words_of(file, None, vocab, offsets.n_words, FORMAT, index)
         self._groups = Groups(file, offsets)
         self._scale = np.float32(offsets.scale)
-        last = Timestep(self._groups, offsets.n_steps - 1, self._scale)
-        super().__init__(file, offsets.layout, words, last)
-        self._rows = _Trajectories(self._groups, self._scale)
+        self._latest: TimestepFile | None = None
+        super().__init__(file, offsets.layout, words, Trajectories(self._groups, self._scale))
 
     # What the file is
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(T, V, K): time steps, words, length of a vector."""
-        return (self._offsets.n_steps, self._offsets.n_words, self._offsets.dim)
 
     @property
     def num_timesteps(self) -> int:
@@ -105,85 +102,20 @@ class DweFile(EmbeddingFile):
             raise ValueError(f"cache_nbytes cannot be {nbytes}")
         self._groups.cache_nbytes = nbytes
 
-    def __len__(self) -> int:
-        """Return the number of words."""
-        self._check_open()
-        return self._offsets.n_words
-
     # Words over time
 
-    def _select(self, key: Any) -> npt.NDArray[Any]:
-        """Return trajectories: (T, K) for a word or a row, else (n, T, K)."""
-        self._check_open()
-        if isinstance(key, slice):
-            return self.trajectories(range(*key.indices(len(self))))
-        if isinstance(key, str) or not np.ndim(key):
-            return self.trajectory(key)
-        if np.asarray(key).dtype == np.bool_:
-            key = self._timestep(0).row_numbers(key)
-        return self.trajectories(key)
-
-    def trajectory(self, word: Word) -> npt.NDArray[np.float32]:
-        """Return a word at all time steps.
+    def at(self, t: int | None = None) -> TimestepFile:
+        """Return a time step as a file: its words, their vectors at that step, and search.
 
         Parameters
         ----------
-        word : str or int
-            The word or its row.
+        t : int, optional
+            The time step; negative ones count from the end. The last one by default.
 
         Returns
         -------
-        numpy.ndarray
-            Shape (T, K), float32.
-
-        Raises
-        ------
-        UnknownWordError
-            For a word that is not in the vocabulary.
-        IndexError
-            For a row that does not exist.
-        FormatError
-            When a group cannot be decoded.
-        """
-        trajectory: npt.NDArray[np.float32] = self.trajectories([word])[0]
-        return trajectory
-
-    def trajectories(self, words: Iterable[Word]) -> npt.NDArray[np.float32]:
-        """Return words at all time steps.
-
-        Parameters
-        ----------
-        words : iterable of str or int
-            Words or rows.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, T, K), float32.
-
-        Raises
-        ------
-        UnknownWordError
-            For a word that is not in the vocabulary.
-        IndexError
-            For a row that does not exist.
-        FormatError
-            When a group cannot be decoded.
-        """
-        return scaled(self._groups.trajectories(self._numbers(words)), self._scale)
-
-    def timestep(self, t: int) -> Timestep:
-        """Return all words at one time step.
-
-        Parameters
-        ----------
-        t : int
-            The time step; negative ones count from the end.
-
-        Returns
-        -------
-        Timestep
-            A lazy matrix of shape (V, K), float32; its ``.quantized`` is the int16 one.
+        TimestepFile
+            Vectors of shape (V, K), float32. It stays open when this file is closed.
 
         Raises
         ------
@@ -191,13 +123,22 @@ class DweFile(EmbeddingFile):
             For a time step that does not exist.
         """
         self._check_open()
-        return self._timestep(t)
+        number = _in_range(-1 if t is None else t, self.num_timesteps, "timestep")
+        latest = self._latest
+        if latest is None or latest.closed or latest.t != number:
+            # Kept, so that a search finds the lengths that the one before it measured.
+            step = Timestep(self._groups, number, self._scale)
+            latest = TimestepFile(self._file, self.layout, self._vocabulary, step)
+            latest._reopen = (
+                None if self._reopen is None else partial(_open_step, self._reopen, number)
+            )
+            self._latest = latest
+        return latest
 
-    def _timestep(self, t: int) -> Timestep:
-        return Timestep(self._groups, _in_range(t, self.num_timesteps, "timestep"), self._scale)
-
-    def similarity(self, words1: Iterable[Word], words2: Iterable[Word]) -> npt.NDArray[np.float32]:
-        """Return how similar pairs of words are at all time steps.
+    def similarity_over_time(
+        self, words1: Iterable[Word], words2: Iterable[Word]
+    ) -> npt.NDArray[np.float32]:
+        """Return the dot products of pairs of words at all time steps.
 
         Parameters
         ----------
@@ -306,7 +247,7 @@ class DweFile(EmbeddingFile):
 
     def _products(self, row: int, t: int) -> npt.NDArray[np.int32]:
         """Return the dot products of a word with all words at a time step: shape (V,)."""
-        step = self._timestep(t).quantized
+        step = Timestep(self._groups, t)
         products = np.empty(len(self), np.int32)
         at_once = self._groups.groups_at_once(t) * self._offsets.group
         own = row - row % at_once  # this block first: the word is in it
@@ -339,9 +280,9 @@ class DweFile(EmbeddingFile):
         """Return the rows of words, or of rows."""
         self._check_open()
         if isinstance(words, str | bytes):
-            raise TypeError("give a list of words; trajectory takes one")
+            raise TypeError("give a list of words")
         if isinstance(words, np.ndarray) and words.dtype == np.bool_:
-            return self._timestep(0).row_numbers(words)
+            return cast(Trajectories, self._matrix).row_numbers(words)
         asked = words.tolist() if isinstance(words, np.ndarray) else list(words)
         rows = np.empty(len(asked), np.int64)
         names = {i: word for i, word in enumerate(asked) if isinstance(word, str)}
@@ -412,16 +353,10 @@ class DweFile(EmbeddingFile):
             report.error(f"the scale factor is {self.scale}", 36)
         ends = {}
         for t in range(self.num_timesteps):
-            try:
-                problems, ends[t] = self._groups.check(t)
-            except FormatError as error:
-                report.error(str(error), error.offset)
+            end = _verify_groups(self._groups, t, report)
+            if end is None:
                 continue
-            for problem in problems[:_SHOWN]:
-                report.error(str(problem), problem.offset)
-            if len(problems) > _SHOWN:
-                more = len(problems) - _SHOWN
-                report.error(f"{more} more groups of timestep {t} are damaged", problems[-1].offset)
+            ends[t] = end
             if progress is not None:
                 progress("decoding timesteps", t + 1, self.num_timesteps)
         if self.layout == "stream" and len(ends) == self.num_timesteps:
@@ -440,15 +375,58 @@ class DweFile(EmbeddingFile):
                 report.warning(f"timestep {t} does not end where another begins", offset)
 
 
-class _Trajectories:
-    """Rows as a look-up by word gets them."""
+class TimestepFile(EmbeddingFile):
+    """One time step of a DWE file, as a file of its own: what :meth:`DweFile.at` returns."""
 
-    def __init__(self, groups: Groups, scale: np.float32) -> None:
-        self._groups = groups
-        self._scale = scale
+    format: ClassVar[str] = FORMAT
+    _matrix: Timestep
 
-    def __getitem__(self, row: int) -> npt.NDArray[np.float32]:
-        return scaled(self._groups.trajectories(np.array([row]))[0], self._scale)
+    @property
+    def t(self) -> int:
+        """The time step, counted from 0."""
+        return self._matrix.t
+
+    @property
+    def vectors(self) -> Timestep:
+        """The vectors: shape (V, K), float32; ``.quantized`` is the int16 matrix behind them."""
+        self._check_open()
+        return self._matrix
+
+    def info(self) -> dict[str, Any]:
+        """Return what is known about the time step without reading its data.
+
+        Returns
+        -------
+        dict
+            As of :meth:`EmbeddingFile.info`, with the number of the time step.
+        """
+        return super().info() | {"timestep": self.t}
+
+    def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        report.checked.append("groups")
+        _verify_groups(self._matrix.groups, self.t, report)
+        if progress is not None:
+            progress("decoding timesteps", 1, 1)
+
+
+def _open_step(reopen: Callable[[], EmbeddingFile], t: int) -> EmbeddingFile:
+    """Open a file again and return one of its time steps."""
+    return reopen().at(t)
+
+
+def _verify_groups(groups: Groups, t: int, report: Report) -> tuple[int, int] | None:
+    """Decode a whole time step; return where its data end, unless it cannot be decoded."""
+    try:
+        problems, end = groups.check(t)
+    except FormatError as error:
+        report.error(str(error), error.offset)
+        return None
+    for problem in problems[:_SHOWN]:
+        report.error(str(problem), problem.offset)
+    if len(problems) > _SHOWN:
+        more = len(problems) - _SHOWN
+        report.error(f"{more} more groups of timestep {t} are damaged", problems[-1].offset)
+    return end
 
 
 def _in_range(i: SupportsIndex, n: int, what: str) -> int:

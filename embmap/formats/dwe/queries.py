@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.search.similarity import Neighbor
-
-__all__ = ["Neighbor", "dot_products", "greatest", "greatest_changes", "scaled"]
+__all__ = ["dot_products", "greatest", "greatest_changes", "scaled"]
 
 
 def dot_products(a: npt.NDArray[np.int16], b: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""The words of a DWE file at one time step, decoded when they are asked for."""
+"""The words of a DWE file at one time step and at all of them, decoded when they are asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embmap.formats.dwe.layout import entries_of
 from embmap.formats.dwe.queries import scaled
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["Timestep"]
+__all__ = ["Timestep", "Trajectories"]
 
 
 class Timestep(Matrix):
@@ -29,8 +29,8 @@ class Timestep(Matrix):
     """
 
     def __init__(self, groups: Groups, t: int, scale: np.float32 | None = None) -> None:
-        self._groups = groups
-        self._t = t
+        self.groups = groups
+        self.t = t
         self._scale = scale
         self._group = groups.layout.group
         self.shape = (groups.layout.n_words, groups.layout.dim)
@@ -39,7 +39,7 @@ class Timestep(Matrix):
     @property
     def quantized(self) -> Timestep:
         """The same rows as they are stored: int16."""
-        return Timestep(self._groups, self._t)
+        return Timestep(self.groups, self.t)
 
     @property
     def zero_copy(self) -> bool:
@@ -50,20 +50,20 @@ class Timestep(Matrix):
         return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        layout, file = self._groups.layout, self._groups.file
+        layout, file = self.groups.layout, self.groups.file
         if rows is None:
             rows = np.array([0, layout.n_words - 1])
         if not rows.size:
             return
         groups = np.unique(rows // self._group)
-        entries = entries_of(file, layout, np.array([[self._t]]), groups)
+        entries = entries_of(file, layout, np.array([[self.t]]), groups)
         first, last = int(entries.positions.min()), int(entries.positions.max())
         start = layout.data_offset + 2 * first
         file.advise("willneed", start, 2 * (last - first) + 2 * self._group * layout.dim)
 
     def row(self, i: int) -> npt.NDArray[Any]:
         number, place = divmod(i, self._group)
-        return self._scaled(self._groups.step(self._t, np.array([number]))[0, place])
+        return self._scaled(self.groups.step(self.t, np.array([number]))[0, place])
 
     def _scaled(
         self, values: npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
@@ -78,11 +78,11 @@ class Timestep(Matrix):
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         out = np.empty((stop - start, self.shape[1]), self.dtype)
-        at_once = self._groups.groups_at_once(self._t) * self._group
+        at_once = self.groups.groups_at_once(self.t) * self._group
         for low in range(start - start % self._group, stop, at_once):
             high = min(low + at_once, stop)
             numbers = np.arange(low // self._group, -(-high // self._group))
-            values = self._groups.step(self._t, numbers).reshape(-1, self.shape[1])
+            values = self.groups.step(self.t, numbers).reshape(-1, self.shape[1])
             first = max(low, start)
             self._scaled(values[first - low : high - low], out[first - start : high - start])
         return out
@@ -90,9 +90,41 @@ class Timestep(Matrix):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         numbers, within = np.divmod(rows, self._group)
         groups, place = np.unique(numbers, return_inverse=True)
-        at_once = self._groups.groups_at_once(self._t)
+        at_once = self.groups.groups_at_once(self.t)
         for first in range(0, groups.size, at_once):
             part = groups[first : first + at_once]
             chosen = np.flatnonzero((place >= first) & (place < first + part.size))
-            values = self._groups.step(self._t, part)
+            values = self.groups.step(self.t, part)
             out[chosen] = self._scaled(values[place[chosen] - first, within[chosen]])
+
+
+class Trajectories(Matrix):
+    """The words at all time steps: float32 of shape (V, T, K)."""
+
+    def __init__(self, groups: Groups, scale: np.float32) -> None:
+        layout = groups.layout
+        self._groups = groups
+        self._scale = scale
+        self.shape = (layout.n_words, layout.n_steps, layout.dim)
+        self.dtype = np.dtype(np.float32)
+
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    @property
+    def random_access(self) -> bool:
+        return False
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        for t in range(self.shape[1]):
+            Timestep(self._groups, t).prefetch(rows)
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        return scaled(self._groups.trajectories(np.array([i]))[0], self._scale)
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return scaled(self._groups.trajectories(np.arange(start, stop)), self._scale)
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        scaled(self._groups.trajectories(rows), self._scale, out)
