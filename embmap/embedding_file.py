@@ -134,6 +134,7 @@ class EmbeddingFile(ABC):
         ValueError
             If `t` is given and the file has no time steps.
         """
+        self._check_open()
         if t is not None:
             raise ValueError(f"t must be None, not {t}: {self.format} files have no time steps")
         return self

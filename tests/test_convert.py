@@ -611,7 +611,7 @@ def test_layouts_are_chosen(tmp_path):
     for name, layout in [("a.weights", "flat"), ("a.dwe", "stream"), ("a.cvc", "1.0")]:
         with embmap.open(tmp_path / name) as file:
             assert file.layout == layout
-            assert file.shape[-2:] == (5, 6) or file.shape == (2, 5, 6)
+            assert file.shape[-2:] == (5, 6) or file.shape == (5, 2, 6)
     embmap.convert(tmp_path / "a.weights", tmp_path / "b.npy", layout="flat")
     with pytest.raises(embmap.FormatError):
         embmap.convert(tmp_path / "a.weights", tmp_path / "c.npy", layout="spec")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import embmap
-from embmap.codecs import quantizer
 from embmap.codecs.product import reconstruct
 from embmap.finalfusion import quantize
+from embmap.vectors import quantizer
 
 
 def correlated(n, d, seed=0):

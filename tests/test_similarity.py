@@ -340,8 +340,12 @@ def test_time_steps_of_dynamic_files_keep_their_own_similarity(tmp_path):
     with embmap.open(path, vocab=names(30)) as file:
         last = integers[2] * 0.1
         agrees(file.most_similar("w4", 6), reference(last, last[4], 6, "cosine", {4}), 1e-6)
-        assert file.similarity(["w1"], ["w2"]).shape == (1, 3)
-        assert isinstance(file.most_related("w1", -1, 1)[0], embmap.dwe.Neighbor)
+        assert file.similarity_over_time(["w1"], ["w2"]).shape == (1, 3)
+        assert file.similarity("w1", "w2") == file.at(-1).similarity("w1", "w2")
+        first = integers[0] * 0.1
+        found = file.at(0).most_similar("w4", 6)
+        agrees(found, reference(first, first[4], 6, "cosine", {4}), 1e-6)
+        assert isinstance(file.most_related("w1", -1, 1)[0], embmap.Neighbor)
 
 
 def test_analogies_are_asked_with_unit_vectors(tmp_path):

@@ -46,25 +46,17 @@ class Neighbor(NamedTuple):
 
 
 class Searched(Protocol):
-    """What a search asks of the file that it goes through."""
+    """What a search asks of the file that it goes through: as :class:`embmap.EmbeddingFile`."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        ...
+    def path(self) -> Path: ...
 
     @property
-    def mapped_files(self) -> tuple[ByteSource, ...]:
-        """The open files, the one with the vectors first."""
-        ...
+    def mapped_files(self) -> tuple[ByteSource, ...]: ...
 
-    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
-        """Return the rows of words, -1 for unknown ones."""
-        ...
+    def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]: ...
 
-    def batch(self, words: Iterable[str]) -> npt.NDArray[Any]:
-        """Return the vectors of words: shape (n, dim)."""
-        ...
+    def batch(self, words: Iterable[str]) -> npt.NDArray[Any]: ...
 
 
 class Similarity:

@@ -123,7 +123,18 @@ def check_vectors(file: EmbeddingFile) -> Matrix:
 
 
 def asked_file(call: Call) -> EmbeddingFile:
-    """Take ``t`` and return the file at that time step, by default at the last if it has any."""
+    """Take ``t`` and return the file at that time step.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+
+    Returns
+    -------
+    EmbeddingFile
+        The last step by default; the file itself if it has no time steps.
+    """
     if "t" not in call.fields:
         return call.file.at()
     steps = dynamic_file(call.file).num_timesteps
@@ -131,7 +142,22 @@ def asked_file(call: Call) -> EmbeddingFile:
 
 
 def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
-    """Return the bytes of that many vectors of a file, or refuse an answer that is too large."""
+    """Refuse an answer that would be too large.
+
+    Parameters
+    ----------
+    call : Call
+        The request.
+    n : int
+        How many rows.
+    file : EmbeddingFile
+        Whose rows they are.
+
+    Returns
+    -------
+    int
+        The bytes of its vectors.
+    """
     nbytes = n * math.prod(file.shape[1:]) * max(file.dtype.itemsize, 4)
     if nbytes > call.limits.answer_nbytes:
         refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
@@ -139,7 +165,18 @@ def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
 
 
 def dynamic_file(file: EmbeddingFile) -> DweFile:
-    """Return a file with time steps, or refuse."""
+    """Return a file with time steps, or refuse.
+
+    Parameters
+    ----------
+    file : EmbeddingFile
+        The file.
+
+    Returns
+    -------
+    DweFile
+        The same.
+    """
     if file.num_timesteps is None:
         raise Problem(422, "no_timesteps", f"{file.format} files have no time steps")
     return cast(DweFile, file)

@@ -642,7 +642,7 @@ def test_a_file_says_what_is_known_unread(path, backend, integers):
     with embmap.open(path, backend=backend, vocab=WORDS) as f:
         layout = f.layout
         shown = repr(f)
-        for part in ("file.dwe", "5 x 6 x 3", layout, "6 words", "not read"):
+        for part in ("file.dwe", "6 x 5 x 3", layout, "6 words", "not read"):
             assert part in shown
         assert "6 x 3" in repr(f.at(1).vectors)
         info = json.loads(json.dumps(f.info()))

@@ -97,15 +97,15 @@ def numbers(integers, scale):
 
 def answers(f):
     """Everything an open file says by part: values, or REFUSED."""
-    n_steps, n_words, dim = f.shape
+    n_words, n_steps, dim = f.shape
     few = range(n_words if n_words < 20 else 0)
     found = {
         "layout": f.layout,
         "shape": (n_steps, n_words, dim),
         "scale": bits(np.array([f.scale], np.float32)),
         "info": (f.info()["version"], f.info()["group"]),
-        "last": attempt(lambda: bits(np.asarray(f.vectors))),
-        "trajectories": attempt(lambda: bits(f[range(n_words)])),
+        "last": attempt(lambda: bits(np.asarray(f.at().vectors))),
+        "trajectories": attempt(lambda: bits(np.asarray(f.vectors))),
     }
     for t in range(n_steps):
         step = f.at(t).vectors.quantized

@@ -50,7 +50,7 @@ def ask(f: Any, words: Sequence[str]) -> dict[str, Any]:
         if hasattr(chunk, "decode"):
             for column in itertools.islice(f.columns, 5):
                 put(f"chunk {number} {column}", lambda c=chunk, n=column: c.decode(column=n).shape)
-    if hasattr(f, "trajectories"):
+    if f.num_timesteps is not None:
         ask_over_time(f, put)
     return found
 
@@ -75,8 +75,7 @@ def ask_for_words(f: Any, words: Sequence[str], put: Put) -> None:
         found = put(f"similar {word}", finite(lambda w=word: f.most_similar(w, 3)))
         if found not in (REFUSED, UNKNOWN):
             assert len(found) <= 3
-    if not hasattr(f, "trajectories"):
-        put("similarity", finite(lambda: f.similarity(words[0], words[1])))
+    put("similarity", finite(lambda: f.similarity(words[0], words[1])))
     put("analogy", finite(lambda: f.analogy(words[0], words[1], words[-1], 2)))
     for name in ("subword_rows", "embedding_with_norm", "unnormalized"):
         if hasattr(f, name):
