@@ -20,7 +20,7 @@ demo: .venv/demo.installed
 	"$(VENV_PYTHON)" -m embmap demo
 
 test: .venv/test.installed
-	"$(VENV_PYTHON)" -m pytest $(PYTEST_ARGS)
+	"$(VENV_PYTHON)" -m pytest -n auto $(PYTEST_ARGS)
 
 lint: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check .

@@ -70,7 +70,8 @@ def test_open(benchmark, record, data, warmed, layout):
     path = warmed(data.walks(layout))
     found = benchmark(open_and_close)
     record(f"DWE, open, {layout}", "embmap")
-    assert found == (layout, data.walk_shape)
+    n_steps, n_words, dim = data.walk_shape
+    assert found == (layout, (n_words, n_steps, dim))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
