@@ -1,0 +1,226 @@
+"""What holds for one matrix holds for all: one body of tests over every class of them."""
+
+import numpy as np
+import pytest
+
+import embmap
+from embmap.client.matrix import RemoteMatrix
+from embmap.conversion.rows import ArrayMatrix, Converted, Selected, Stacked
+from embmap.conversion.text import TextMatrix
+from embmap.conversion.word2vec import Word2VecMatrix
+from embmap.formats.cvc.chunks import ChunkedMatrix
+from embmap.formats.dwe.timestep import Timestep, Trajectories
+from embmap.io.backends import open_mapped
+from embmap.vectors.bfloat import BFloat16Matrix
+from embmap.vectors.matrix import MappedMatrix, Matrix, ReadMatrix, dense_matrix
+from embmap.vectors.product import ProductMatrix
+
+N, DIM, STEPS = 53, 6, 3
+RNG = np.random.default_rng(8)
+ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
+HISTORY = np.cumsum(RNG.integers(-40, 40, (STEPS, N, DIM)), axis=0).astype(np.int16)
+
+
+def stored(folder, values, backend):
+    """The matrix over rows that lie one after the other in a file."""
+    path = folder / "rows.bin"
+    path.write_bytes(b"head" + values.tobytes())
+    return dense_matrix(open_mapped(path, backend=backend), 4, values.shape, values.dtype)
+
+
+def chunked(folder, compression, backend="mmap"):
+    path = embmap.cvc.write(
+        folder / "a.cvc", ROWS, chunk_rows=7, compression=compression, version="1.0"
+    )
+    return embmap.open(path, backend=backend).vectors
+
+
+def over_time(folder, backend="mmap"):
+    path = embmap.dwe.write(folder / "a.dwe", HISTORY, scale=0.5, group=10, layout="stream")
+    return embmap.open(path, backend=backend)
+
+
+def quantized(folder, **options):
+    codes = embmap.finalfusion.quantize(ROWS, 3, k=16, iterations=3, **options)
+    path = embmap.finalfusion.write(
+        folder / "a.fifu", [f"w{i}" for i in range(N)], None, quantized=codes
+    )
+    return embmap.open(path).vectors
+
+
+def text(folder):
+    path = folder / "a.txt"
+    lines = [" ".join([f"w{i}", *map(str, row)]) for i, row in enumerate(ROWS)]
+    path.write_text("\n".join(lines) + "\n")
+    return read_by_converting(path)
+
+
+def word2vec(folder):
+    path = folder / "a.bin"
+    rows = b"".join(b"w%d " % i + row.tobytes() + b"\n" for i, row in enumerate(ROWS))
+    path.write_bytes(b"%d %d\n" % (N, DIM) + rows)
+    return read_by_converting(path)
+
+
+def read_by_converting(path):
+    """The matrix that a conversion reads an input through."""
+    from contextlib import ExitStack
+
+    from embmap.conversion.source import Request, open_source
+
+    with ExitStack() as stack:
+        return open_source(path, Request(folder=path.parent), stack).vectors
+
+
+def remote(shape_of):
+    """A matrix whose rows are asked for, here of an array instead of a server."""
+    return RemoteMatrix(shape_of.shape, shape_of.dtype, lambda rows: shape_of[list(rows)])
+
+
+# The class, how a matrix of it is made, and how far decoding may be from what was written.
+CASES = {
+    "mapped": (MappedMatrix, lambda folder: stored(folder, ROWS, "mmap"), ROWS, 0),
+    "read": (ReadMatrix, lambda folder: stored(folder, ROWS, "read"), ROWS, 0),
+    "float64": (MappedMatrix, lambda folder: stored(folder, ROWS.astype("f8"), "mmap"), ROWS, 0),
+    "bfloat16": (
+        BFloat16Matrix,
+        lambda folder: BFloat16Matrix(
+            stored(folder, (ROWS.view(np.uint32) >> 16).astype(np.uint16), "mmap")
+        ),
+        ROWS,
+        0.05,
+    ),
+    "product": (ProductMatrix, quantized, ROWS, 2),
+    "fp16": (ChunkedMatrix, lambda folder: chunked(folder, "fp16"), ROWS, 2e-3),
+    "int8": (ChunkedMatrix, lambda folder: chunked(folder, "int8", "read"), ROWS, 0.05),
+    "lossless": (ChunkedMatrix, lambda folder: chunked(folder, "lossless"), ROWS, 0),
+    "time step": (Timestep, lambda folder: over_time(folder).at(1).vectors, HISTORY[1] * 0.5, 0),
+    "integers": (Timestep, lambda folder: over_time(folder).at(1).vectors.quantized, HISTORY[1], 0),
+    "trajectories": (
+        Trajectories,
+        lambda folder: over_time(folder, "read").vectors,
+        HISTORY.swapaxes(0, 1) * 0.5,
+        0,
+    ),
+    "array": (ArrayMatrix, lambda folder: ArrayMatrix(ROWS), ROWS, 0),
+    "selected": (
+        Selected,
+        lambda folder: Selected(stored(folder, ROWS[::-1].copy(), "read"), np.arange(N)[::-1]),
+        ROWS,
+        0,
+    ),
+    "stacked": (
+        Stacked,
+        lambda folder: Stacked(ArrayMatrix(ROWS[:20]), ArrayMatrix(ROWS[20:])),
+        ROWS,
+        0,
+    ),
+    "converted": (
+        Converted,
+        lambda folder: Converted(ArrayMatrix(ROWS), np.dtype(np.float64)),
+        ROWS,
+        0,
+    ),
+    "text": (TextMatrix, text, ROWS, 0),
+    "word2vec": (Word2VecMatrix, word2vec, ROWS, 0),
+    "remote": (RemoteMatrix, lambda folder: remote(ROWS), ROWS, 0),
+    "remote trajectories": (
+        RemoteMatrix,
+        lambda folder: remote(HISTORY.swapaxes(0, 1) * np.float32(0.5)),
+        HISTORY.swapaxes(0, 1) * 0.5,
+        0,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def matrix(request, tmp_path):
+    kind, make, written, tolerance = CASES[request.param]
+    made = make(tmp_path)
+    assert type(made) is kind
+    assert np.allclose(np.asarray(made), written, rtol=0, atol=tolerance)
+    return made
+
+
+def same(found, expected):
+    """Whether two arrays have the same shape, dtype and bits."""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_every_class_is_here():
+    def classes(of):
+        for each in of.__subclasses__():
+            yield each
+            yield from classes(each)
+
+    abstract = {"DenseMatrix", "Streamed", "FastTextWords"}  # the last is tested with its format
+    named = {each.__name__ for each in classes(Matrix) if each.__module__.startswith("embmap.")}
+    assert named - abstract == {kind.__name__ for kind, *_ in CASES.values()}
+
+
+def test_rows_are_the_same_however_they_are_asked_for(matrix):
+    rows = [matrix.row(i) for i in range(N)]
+    whole = np.stack(rows)
+    assert (matrix.shape, matrix.dtype) == (whole.shape, whole.dtype)
+    assert (len(matrix), matrix.ndim, matrix.nbytes) == (N, whole.ndim, whole.nbytes)
+    same(np.asarray(matrix), whole)
+    same(np.stack(list(matrix)), whole)
+    for i in (0, 20, N - 1, -1, -N):
+        same(matrix[i], whole[i])
+        same(matrix[np.int64(i)], whole[i])
+        same(matrix.rows()[i % N], whole[i])
+    for part in (slice(3, 30), slice(5, 5), slice(9, 2), slice(None, None, 7), slice(N, None, -2)):
+        same(matrix[part], whole[part])
+    picked = [5, -1, 5, 0, N - 1, 19, 20]
+    for key in (picked, np.array(picked), np.array(picked, np.int8), np.arange(N) % 3 == 0):
+        same(matrix[key], whole[key])
+        same(matrix.take(key), whole[key])
+    same(matrix[[]], whole[:0])
+    same(np.asarray(matrix[2, 1]), np.asarray(whole[2, 1]))
+    for key in ((slice(4), 1), (7, slice(1, 3)), ([3, 1], slice(1)), (5,)):
+        same(matrix[key], whole[key])
+
+
+def test_blocks_cover_the_rows_in_order(matrix):
+    whole = np.asarray(matrix)
+    for size in (1, 10, N, 1000):
+        blocks = list(matrix.blocks(size))
+        starts = np.cumsum([0, *(len(block) for _, block in blocks)])
+        assert [start for start, _ in blocks] == starts[:-1].tolist()
+        assert max(len(block) for _, block in blocks) <= size
+        same(np.concatenate([block for _, block in blocks]), whole)
+    with pytest.raises(ValueError, match="positive"):
+        next(matrix.blocks(0))
+
+
+def test_what_fits_is_written_to_out(matrix):
+    whole = np.asarray(matrix)
+    picked = [4, 0, -1, 4]
+    out = np.full((4, *matrix.shape[1:]), 7, matrix.dtype)
+    assert matrix.take(picked, out) is out
+    same(out, whole[picked])
+    wide = np.zeros((8, *matrix.shape[1:]), matrix.dtype)
+    matrix.take(picked, wide[::2])
+    same(wide[::2].copy(), whole[picked])
+    for wrong in (out[:3], out.astype("c16"), np.zeros((4, 1), matrix.dtype)):
+        with pytest.raises(ValueError, match="out must be"):
+            matrix.take(picked, wrong)
+
+
+def test_what_is_no_row_is_refused(matrix):
+    for wrong in (N, -N - 1, 2**70, [0, N], [1.5], [[1]], np.ones(N - 1, bool), True, "w1"):
+        with pytest.raises((IndexError, TypeError, ValueError)):
+            matrix[wrong]
+
+
+def test_nothing_is_read_by_looking_at_it(matrix):
+    assert "not read" in repr(matrix)
+    assert matrix.prefetch() is None
+    assert matrix.prefetch(np.array([3, 0])) is None
+    if matrix.zero_copy:
+        assert np.shares_memory(matrix[2:5], np.asarray(matrix))
+    else:
+        with pytest.raises(ValueError, match="copy"):
+            np.asarray(matrix, copy=False)
+    assert np.asarray(matrix, "f8").dtype == np.float64
