@@ -221,6 +221,29 @@ def test_archives_with_names_that_are_not_utf8_are_refused(tmp_path):
         embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy")
 
 
+def test_errors_quote_only_the_start_of_what_an_archive_holds(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, vectors=np.ones((3, 4)))
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<H", data, 26, 500)  # the length of the name in front of the array
+    path.write_bytes(data)
+    with pytest.raises(embmap.FormatError, match="not an npz file") as caught:
+        embmap.convert(path, tmp_path / "b.npy")
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+def test_an_archive_is_unpacked_into_a_file_without_a_name(tmp_path):
+    """So that nothing of it stays behind, however the conversion ends."""
+    np.savez(tmp_path / "a.npz", vectors=np.ones((3, 4)))
+    folders = []
+
+    def progress(*_):
+        folders.extend(path for path in tmp_path.iterdir() if path.is_dir())
+
+    embmap.convert(tmp_path / "a.npz", tmp_path / "b.npy", progress=progress)
+    assert not folders
+
+
 def test_fortran_order_and_cut_archives(tmp_path):
     rows = np.arange(12, dtype="f4").reshape(4, 3)
     np.save(tmp_path / "a.npy", np.asfortranarray(rows))

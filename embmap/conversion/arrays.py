@@ -10,7 +10,7 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -35,6 +35,7 @@ SAFETENSORS_DTYPES = {
     "I8": "i1",
     "U8": "u1",
 }
+_QUOTED = 200  # characters of what zipfile says
 _LONGEST_NPY_HEADER = 10_000  # bytes, as numpy has it
 # A dict of three keys. Python 2 wrote an L behind the numbers of a shape.
 _NPY_FIELD = re.compile(
@@ -48,15 +49,13 @@ _NPY_HEADER = re.compile(
 _LONGEST_HEADER = 100_000_000  # the most that the safetensors library accepts
 
 
-def read_npy(path: Path, what: Path | None = None) -> Matrix:
+def read_npy(path: Path) -> Matrix:
     """Map an ``.npy`` file.
 
     Parameters
     ----------
     path : pathlib.Path
         The file.
-    what : pathlib.Path, optional
-        What to call it in errors, when it is a copy of a part of that.
 
     Returns
     -------
@@ -71,19 +70,24 @@ def read_npy(path: Path, what: Path | None = None) -> Matrix:
         When it cannot be read.
     """
     with path.open("rb") as stream:
-        try:
-            dtype, shape, order = _npy_header(stream)
-        except ValueError as error:
-            raise FormatError(str(error), path=what or path, format="npy") from None
-        needed = stream.tell() + math.prod(shape) * dtype.itemsize
-        nbytes = os.fstat(stream.fileno()).st_size
-        if needed > nbytes:
-            raise TruncatedError(
-                f"{dtype} of shape {shape} needs {needed} bytes, but the file has {nbytes}",
-                path=what or path,
-                format="npy",
-            )
-        array = np.memmap(stream, dtype, "r", stream.tell(), shape, order)
+        return _mapped(stream, path)
+
+
+def _mapped(stream: BinaryIO, path: Path) -> Matrix:
+    """Map the array in a stream, which errors call by a path."""
+    try:
+        dtype, shape, order = _npy_header(stream)
+    except ValueError as error:
+        raise FormatError(str(error), path=path, format="npy") from None
+    needed = stream.tell() + math.prod(shape) * dtype.itemsize
+    nbytes = os.fstat(stream.fileno()).st_size
+    if needed > nbytes:
+        raise TruncatedError(
+            f"{dtype} of shape {shape} needs {needed} bytes, but the file has {nbytes}",
+            path=path,
+            format="npy",
+        )
+    array = np.memmap(stream, dtype, "r", stream.tell(), shape, order)
     return ArrayMatrix(array.view(np.ndarray))
 
 
@@ -119,7 +123,7 @@ def _npy_header(
     return dtype, (shape[0], shape[1]), "F" if fields["fortran_order"] == "True" else "C"
 
 
-def read_npz(path: Path, name: str | None, spool: Path) -> Matrix:
+def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
     """Copy an array out of an ``.npz`` file and map the copy.
 
     Parameters
@@ -128,8 +132,8 @@ def read_npz(path: Path, name: str | None, spool: Path) -> Matrix:
         The file.
     name : str or None
         Which array; None where it is the only one of numbers in two dimensions.
-    spool : pathlib.Path
-        The temporary file where the copy goes.
+    spool : binary file
+        The empty temporary file where the copy goes.
 
     Returns
     -------
@@ -151,16 +155,19 @@ def read_npz(path: Path, name: str | None, spool: Path) -> Matrix:
             else:
                 members = [member for member in members if member == f"{name}.npy"]
             if len(members) == 1:
-                with archive.open(members[0]) as member, spool.open("wb") as out:
-                    shutil.copyfileobj(member, out)
+                with archive.open(members[0]) as member:
+                    shutil.copyfileobj(member, spool)
+                spool.flush()
     except Exception as error:  # whatever zipfile makes of damaged archives
         # It seeks to offsets that the file gives, and the system refuses some.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise FormatError(f"not an npz file: {error}", path=path, format="npz") from None
+        told = str(error)[:_QUOTED]  # zipfile quotes names of any length
+        raise FormatError(f"not an npz file: {told}", path=path, format="npz") from None
     if len(members) != 1:
         raise ValueError(_which([each.removesuffix(".npy") for each in members], path, name))
-    return read_npy(spool, path)
+    spool.seek(0)
+    return _mapped(spool, path)
 
 
 def _is_matrix(archive: zipfile.ZipFile, member: str) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from embmap.errors import FormatError, UnsupportedError
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.finalfusion.file import FinalfusionFile
+from embmap.io.atomic_write import spool_beside
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import ByteSource
 from embmap.opening import FORMATS
@@ -353,12 +353,7 @@ def _open_npy(file: ByteSource, *_: object) -> Source:
 
 def _open_npz(file: ByteSource, request: Request, stack: ExitStack) -> Source:
     # Beside the output, where there is room for it.
-    folder = stack.enter_context(
-        tempfile.TemporaryDirectory(
-            prefix=".embmap-", dir=request.folder, ignore_cleanup_errors=True
-        )
-    )
-    spool = Path(folder) / "array.npy"
+    spool = stack.enter_context(spool_beside((request.folder or Path()) / "array.npy"))
     return Source("npz", None, read_npz(cast(Path, file.path), request.tensor, spool))
 
 
