@@ -21,6 +21,7 @@ from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWord
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress, named
 from embmap.report import Report
+from embmap.search.approximate import SUFFIX
 from embmap.search.similarity import Metric, Similarity
 from embmap.vectors.matrix import Matrix, fitting
 from embmap.words.index_file import write_index
@@ -462,7 +463,8 @@ class EmbeddingFile(ABC):
         Parameters
         ----------
         path : path-like, optional
-            Where to write it; FILE.usearch by default, where ``most_similar`` looks for it.
+            Where to write it; FILE.usearch by default, where ``most_similar`` looks for it. A time
+            step t has FILE.t.usearch.
         progress : callable, optional
             Called as ``progress(what, done, total)``.
 
@@ -483,12 +485,16 @@ class EmbeddingFile(ABC):
         file = self.at()
         return file._searched().build_approximate(file, path, progress)
 
+    def _beside(self, suffix: str) -> Path:
+        """Return the path of an index over the vectors: FILE.usearch for FILE."""
+        return self._path.with_name(self._path.name + suffix)
+
     def _searched(self) -> Similarity:
         self._check_open()
         if self._matrix is None:
             self._no_vectors()
         if self._search is None:
-            self._search = Similarity(self._vocabulary, self._matrix)
+            self._search = Similarity(self._vocabulary, self._matrix, self._beside(SUFFIX))
         return self._search
 
     # The whole file

@@ -264,7 +264,7 @@ def test_truth_values_choose_words_only_as_a_mask(walked):
     assert np.array_equal(
         walked.similarity_over_time(mask, mask), walked.similarity_over_time(chosen, chosen)
     )
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="one-dimensional array, not 0-d"):
         walked[True]
     with pytest.raises(IndexError, match="booleans"):
         walked[mask[:3]]

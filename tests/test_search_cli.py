@@ -273,3 +273,20 @@ def test_a_missing_extra_is_named(path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
     with embmap.open(path) as file, pytest.raises(ImportError, match=r"embmap\[ann\]"):
         file.build_ann()
+
+
+def test_every_time_step_has_an_approximate_index_of_its_own(tmp_path):
+    pytest.importorskip("usearch", reason="usearch is not installed")
+    steps = np.random.default_rng(4).integers(-99, 99, (3, 400, 8)).astype(np.int16)
+    path = embmap.dwe.write(tmp_path / "a.dwe", steps, scale=0.5, group=20)
+    with embmap.open(path) as file:
+        first = file.at(0)
+        assert first.build_ann() == tmp_path / "a.dwe.0.usearch"
+        assert first.most_similar(first[7], 5, approximate=True)[0].row == 7
+        with pytest.raises(embmap.StaleIndexError):
+            file.most_similar(file.at()[7], 5, approximate=True)
+        assert file.build_ann() == tmp_path / "a.dwe.2.usearch"
+        for t in (0, 2):
+            step = file.at(t)
+            assert step.most_similar(step[7], 5, approximate=True)[0].row == 7
+            assert f"time step {t}" in repr(step)

@@ -189,16 +189,19 @@ def build(
 def _save(graph: Any, out: BinaryIO, path: Path) -> None:
     """Write a graph to a temporary file; usearch does it without holding a copy in memory."""
     failed = None
-    try:
-        graph.save(out.name)
-    except RuntimeError as error:
-        failed = str(error)
-    missing = graph.serialized_length - out.seek(0, os.SEEK_END)
-    if failed is None and not missing:
-        return
-    # usearch does not say what the system refused. Writing on where it stopped does.
-    out.writelines(bytes(min(_FILLED, missing - done)) for done in range(0, missing, _FILLED))
-    out.flush()
+    for _ in range(2):
+        failed = None
+        try:
+            graph.save(out.name)
+        except RuntimeError as error:
+            failed = str(error)
+        missing = graph.serialized_length - out.seek(0, os.SEEK_END)
+        if failed is None and not missing:
+            return
+        # usearch does not say what the system refused. Writing on where it stopped does.
+        out.writelines(bytes(min(_FILLED, missing - done)) for done in range(0, missing, _FILLED))
+        out.flush()
+        # Nothing is refused now: a signal interrupted the write, which usearch does not repeat.
     raise OSError(errno.EIO, f"usearch cannot write it: {failed}", str(path))
 
 

@@ -70,9 +70,12 @@ class Similarity:
         Its words.
     matrix : Matrix
         Its vectors.
+    beside : pathlib.Path
+        Where its approximate index is looked for.
     """
 
-    def __init__(self, words: Vocabulary | None, matrix: Matrix) -> None:
+    def __init__(self, words: Vocabulary | None, matrix: Matrix, beside: Path) -> None:
+        self._beside = beside
         self._words = words
         self._dim = matrix.shape[1]
         # Rows behind those of the words belong to subwords.
@@ -141,7 +144,7 @@ class Similarity:
         pathlib.Path
             The index file.
         """
-        target = _beside(file) if path is None else Path(os.fsdecode(path))
+        target = self._beside if path is None else Path(os.fsdecode(path))
         if target.exists() and target.samefile(file.path):
             raise ValueError(f"{target} holds the data; name another file for the index")
         if not self.n_rows:
@@ -156,7 +159,7 @@ class Similarity:
             raise ValueError(f"approximate search knows the cosine, not {metric}")
         if self._approximate is None:
             shape = self.n_rows, self._dim
-            self._approximate = ApproximateIndex(_beside(file), file.mapped_files[0], shape)
+            self._approximate = ApproximateIndex(self._beside, file.mapped_files[0], shape)
         return self._approximate
 
     def analogy(self, file: Searched, a: Any, b: Any, c: Any, n: int) -> list[Any]:
@@ -283,8 +286,3 @@ class Similarity:
         found = np.array([row % self.n_rows for row in rows], np.int64)
         named = file.find(words) if words else np.empty(0, np.int64)
         return np.unique(np.concatenate((found, named[named >= 0])))
-
-
-def _beside(file: Searched) -> Path:
-    """Return where the approximate index of a file is looked for: FILE.usearch beside FILE."""
-    return file.path.with_name(file.path.name + approximate.SUFFIX)

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex, cast
 
 import numpy as np
@@ -391,6 +392,16 @@ class TimestepFile(EmbeddingFile):
         """The vectors: shape (V, K), float32; ``.quantized`` is the int16 matrix behind them."""
         self._check_open()
         return self._matrix
+
+    def _beside(self, suffix: str) -> Path:
+        """Return the path of an index over this step, which that of another cannot stand for."""
+        return super()._beside(f".{self.t}{suffix}")
+
+    def __repr__(self) -> str:
+        """Name the file, the time step and its sizes; reads nothing."""
+        if self.closed:
+            return super().__repr__()
+        return f"{super().__repr__()[:-1]}, time step {self.t}>"
 
     def info(self) -> dict[str, Any]:
         """Return what is known about the time step without reading its data.
