@@ -26,7 +26,7 @@ lint: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check .
 	"$(VENV_PYTHON)" -m ruff format --check .
 	"$(VENV_PYTHON)" -m mypy
-	"$(VENV_PYTHON)" -m numpydoc lint $$(git ls-files 'embmap/*.py')
+	"$(VENV_PYTHON)" -m tests.prose
 
 format: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check --fix .

@@ -9,13 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command line.
-
-    Returns
-    -------
-    int
-        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage; 143 after SIGTERM.
-    """
+    """Run the command line."""
     try:
         from embmap.cli import run
     except ImportError as error:

@@ -723,18 +723,7 @@ def _no_words(file: ByteSource, format: str) -> Vocabulary:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value that a file gives as JSON can hold it.
-
-    Parameters
-    ----------
-    value : object
-        The value, which may hold others.
-
-    Returns
-    -------
-    object
-        The same, but dates and numbers that are not finite are text, and text is what UTF-8 holds.
-    """
+    """Return a value that a file gives as JSON can hold it."""
     if isinstance(value, dict):
         return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

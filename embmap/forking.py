@@ -25,14 +25,7 @@ _taken: list[threading.RLock] = []
 
 
 def process_lock() -> threading.RLock:
-    """Return a reentrant lock that a forked child finds free unless its own thread holds it.
-
-    Returns
-    -------
-    threading.RLock
-        For `with` itself: a lock wrapped in Python code loses its release when an interrupt
-        arrives inside the wrapper.
-    """
+    """Return a reentrant lock that a forked child finds free unless its own thread holds it."""
     lock = threading.RLock()
     with _registering:
         _locks.add(lock)
@@ -43,11 +36,6 @@ def delaying_forks() -> AbstractContextManager[bool]:
     """Keep other threads from forking meanwhile, where another library holds locks for a moment.
 
     Threads do not wait for each other here. What runs inside takes no lock of embmap's.
-
-    Returns
-    -------
-    context manager
-        May be entered again by the thread that is inside.
     """
     delay: threading.RLock | None = getattr(_delay, "lock", None)
     if delay is None:

@@ -119,23 +119,7 @@ def open(
 
 
 def recognize(file: ByteSource) -> str:
-    """Return the format of a file from its content.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    str
-        Name of the format.
-
-    Raises
-    ------
-    FormatError
-        When it is none of them.
-    """
+    """Return the format of a file from its content."""
     if file.nbytes == 0:
         raise FormatError("the file is empty", path=file.path)
     for name, (recognizes, _) in FORMATS.items():

@@ -52,18 +52,5 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def named(progress: Progress, what: str) -> Callable[[int, int], None]:
-    """Return a callback for one kind of work.
-
-    Parameters
-    ----------
-    progress : callable
-        Called as ``progress(what, done, total)``.
-    what : str
-        The work.
-
-    Returns
-    -------
-    callable
-        Called as ``step(done, total)``.
-    """
+    """Return a callback for one kind of work."""
     return lambda done, total: progress(what, done, total)

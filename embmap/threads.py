@@ -17,18 +17,7 @@ T = TypeVar("T")
 
 
 def n_threads() -> int:
-    """Return how many threads may work at once.
-
-    Returns
-    -------
-    int
-        What the environment variable EMBMAP_THREADS says, or the processors this process may use.
-
-    Raises
-    ------
-    ValueError
-        When EMBMAP_THREADS is no positive number.
-    """
+    """Return how many threads may work at once."""
     asked = os.environ.get("EMBMAP_THREADS")
     if asked is None:
         usable = getattr(os, "sched_getaffinity", None)  # Linux alone has it
@@ -42,13 +31,6 @@ def in_parallel(function: Callable[[T], None], pieces: Sequence[T]) -> None:
     """Call a function with each of some pieces of work, as many at once as there are threads.
 
     Callers in several threads share these threads: a caller that finds none free works alone.
-
-    Parameters
-    ----------
-    function : callable
-        What to do; of its exceptions the one about the first piece is raised here.
-    pieces : sequence
-        What to do it with.
     """
     share = _Share()
     try:

@@ -62,28 +62,12 @@ def test_doctests_hold(module):
 
 
 @pytest.mark.parametrize("module", modules())
-def test_all_names_exist_and_functions_say_what_they_return(module):
+def test_all_names_exist_and_are_documented(module):
     assert module.__doc__
     for name in getattr(module, "__all__", ()):
         thing = getattr(module, name)
-        members = [(name, thing)]
-        if inspect.isclass(thing):
-            members += [
-                (f"{name}.{key}", value)
-                for key, value in vars(thing).items()
-                # What overrides a method is documented where that is declared.
-                if not key.startswith("_")
-                and not any(key in vars(base) for base in thing.__mro__[1:])
-            ]
-        for label, member in members:
-            function = getattr(member, "__func__", member)
-            if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-                continue
-            doc = inspect.getdoc(function) or inspect.getdoc(getattr(thing, label.split(".")[-1]))
-            assert doc, label
-            returns = inspect.signature(function).return_annotation
-            if returns not in ("None", "NoReturn", inspect.Signature.empty):
-                assert re.search(r"\n(Returns|Yields)\n---", doc), f"{label} does not say so"
+        if inspect.isfunction(thing) or inspect.isclass(thing):
+            assert inspect.getdoc(thing), name
 
 
 def test_links_between_documents_lead_somewhere():

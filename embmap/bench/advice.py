@@ -20,18 +20,7 @@ _BATCH = f"batches of {BATCHES[-1]:,}"
 
 
 def advice(result: Result) -> list[str]:
-    """Return a recommendation and the figures it rests on.
-
-    Parameters
-    ----------
-    result : Result
-        What was measured.
-
-    Returns
-    -------
-    list of str
-        Sentences, the recommendation first.
-    """
+    """Return a recommendation and the figures it rests on."""
     coldest = COLD if result.cold else WARM
     sentences = [
         *_first_vector(result, coldest),
@@ -186,18 +175,7 @@ def _get(result: Result, strategy: str, workload: str, temperature: str) -> Meas
 
 
 def seconds_in_words(seconds: float) -> str:
-    """Return a time as people write it.
-
-    Parameters
-    ----------
-    seconds : float
-        Not negative.
-
-    Returns
-    -------
-    str
-        With three digits and a unit.
-    """
+    """Return a time as people write it."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -205,18 +183,7 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def bytes_in_words(nbytes: float) -> str:
-    """Return a size as people write it.
-
-    Parameters
-    ----------
-    nbytes : float
-        In bytes.
-
-    Returns
-    -------
-    str
-        With three digits and a unit.
-    """
+    """Return a size as people write it."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:
             return f"{nbytes / size:.3g} {unit}"

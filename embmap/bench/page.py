@@ -41,20 +41,7 @@ footer { color: #555; font-size: .85rem; margin-top: 2rem; }
 
 
 def page(result: Result, machine: dict[str, str]) -> str:
-    """Return the report.
-
-    Parameters
-    ----------
-    result : Result
-        What was measured.
-    machine : dict
-        Where, in words.
-
-    Returns
-    -------
-    str
-        HTML that needs nothing else.
-    """
+    """Return the report."""
     verdict, *reasons = advice(result)
     about = result.about
     facts = {

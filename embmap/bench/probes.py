@@ -42,18 +42,7 @@ class Usage(NamedTuple):
     major: int | None
 
     def since(self, before: Usage) -> Usage:
-        """Return what has been used since an earlier time.
-
-        Parameters
-        ----------
-        before : Usage
-            As it was then.
-
-        Returns
-        -------
-        Usage
-            The differences.
-        """
+        """Return what has been used since an earlier time."""
         return Usage(
             *(
                 None if now is None or then is None else now - then
@@ -63,18 +52,7 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    """Return what this process has used so far.
-
-    Returns
-    -------
-    Usage
-        As far as the system tells.
-
-    Raises
-    ------
-    ImportError
-        When psutil is not installed.
-    """
+    """Return what this process has used so far."""
     try:
         import psutil
     except ImportError:
@@ -113,13 +91,7 @@ def _has_io(process: object) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """Return what the figures depend on besides the file.
-
-    Returns
-    -------
-    dict
-        System, processor, memory and versions, in words.
-    """
+    """Return what the figures depend on besides the file."""
     import psutil
 
     memory = psutil.virtual_memory().total
@@ -133,13 +105,7 @@ def machine() -> dict[str, str]:
 
 
 def drop_from_cache(path: Path) -> None:
-    """Ask the system to forget the pages of a file; those that somebody maps stay.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    """
+    """Ask the system to forget the pages of a file; those that somebody maps stay."""
     if not hasattr(os, "posix_fadvise"):
         return
     with open(path, "rb") as file:
@@ -147,13 +113,7 @@ def drop_from_cache(path: Path) -> None:
 
 
 def read_through(path: Path) -> None:
-    """Read a file once, so that the system has it in memory.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    """
+    """Read a file once, so that the system has it in memory."""
     buffer = bytearray(1 << 22)
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -161,18 +121,7 @@ def read_through(path: Path) -> None:
 
 
 def fraction_cached(path: Path) -> float | None:
-    """Return how much of a file is in memory.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-
-    Returns
-    -------
-    float or None
-        0 to 1; None where the system does not tell.
-    """
+    """Return how much of a file is in memory."""
     if not sys.platform.startswith("linux") or not path.stat().st_size:
         return None
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

@@ -87,18 +87,7 @@ class Result:
     notes: tuple[str, ...]
 
     def find(self, strategy: str, workload: str, temperature: str = WARM) -> Measurement | None:
-        """Return a measurement.
-
-        Parameters
-        ----------
-        strategy, workload, temperature : str
-            Which.
-
-        Returns
-        -------
-        Measurement or None
-            None when it was not measured.
-        """
+        """Return a measurement."""
         for each in self.measurements:
             if (each.strategy, each.workload, each.temperature) == (
                 strategy,
@@ -110,29 +99,7 @@ class Result:
 
 
 def measure(settings: Settings, progress: Progress | None = None) -> Result:
-    """Measure all workloads with all ways of opening a file.
-
-    Parameters
-    ----------
-    settings : Settings
-        Which file, and how long.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-
-    Returns
-    -------
-    Result
-        What they cost.
-
-    Raises
-    ------
-    FormatError
-        When the file is damaged.
-    ValueError
-        When it has no vectors to measure.
-    ImportError
-        When psutil is not installed.
-    """
+    """Measure all workloads with all ways of opening a file."""
     usage()  # say at once that psutil is missing
     drawn = sample(settings)
     notes = []

@@ -23,18 +23,7 @@ COLUMNS = (
 
 
 def cells(each: Measurement) -> tuple[str, ...]:
-    """Return a measurement as a line of a table.
-
-    Parameters
-    ----------
-    each : Measurement
-        What was measured.
-
-    Returns
-    -------
-    tuple of str
-        A cell for each of `COLUMNS`.
-    """
+    """Return a measurement as a line of a table."""
     spent, rate = each.usage, each.vectors_per_second
     faults = "-" if spent.minor is None else f"{spent.minor:,} + {spent.major:,}"
     sizes = (spent.device, spent.own, spent.private, spent.proportional)

@@ -84,23 +84,7 @@ class Sample:
 
 
 def sample(settings: Settings) -> Sample:
-    """Draw what will be asked for.
-
-    Parameters
-    ----------
-    settings : Settings
-        What is measured.
-
-    Returns
-    -------
-    Sample
-        The same for the same seed.
-
-    Raises
-    ------
-    ValueError
-        When the file has no vectors to measure.
-    """
+    """Draw what will be asked for."""
     random = np.random.default_rng(settings.seed)
     with Opened(settings, STRATEGIES[0]) as opened:
         n = len(opened.matrix)
@@ -152,15 +136,7 @@ STRATEGIES = (
 
 
 class Opened:
-    """A file opened one way, until it is closed.
-
-    Parameters
-    ----------
-    settings : Settings
-        Which file.
-    strategy : Strategy
-        Which way.
-    """
+    """A file opened one way, until it is closed."""
 
     def __init__(self, settings: Settings, strategy: Strategy) -> None:
         self.file = embmap.open(settings.path, **settings.options, **strategy.options)
@@ -187,49 +163,16 @@ class Opened:
         self.matrix = None
 
     def look_up(self, key: str | int) -> npt.NDArray[Any]:
-        """Return a vector by word or by row.
-
-        Parameters
-        ----------
-        key : str or int
-            What a :class:`Sample` has in its stream.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (dim,), touched.
-        """
+        """Return a vector by word or by row."""
         return self.rows(int(self.file.find([key])[0]) if isinstance(key, str) else key)
 
     def rows(self, rows: Any) -> npt.NDArray[Any]:
-        """Return rows.
-
-        Parameters
-        ----------
-        rows : int, slice or array of int
-            Which.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (dim,) or (n, dim), touched.
-        """
+        """Return rows."""
         found: npt.NDArray[Any] = used(self.matrix[rows])
         return found
 
     def sum(self, rows: slice) -> Any:
-        """Add up whole rows, as whoever goes through all of them reads every number.
-
-        Parameters
-        ----------
-        rows : slice
-            Which.
-
-        Returns
-        -------
-        number
-            The sum.
-        """
+        """Add up whole rows, as whoever goes through all of them reads every number."""
         return self.matrix[rows].sum()
 
 
@@ -240,18 +183,7 @@ def _touch(matrix: Any) -> None:
 
 
 def used(vectors: Any) -> Any:
-    """Read something of every page of vectors, as whoever asked for them would.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        Any shape.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same.
-    """
+    """Read something of every page of vectors, as whoever asked for them would."""
     if vectors.size and vectors.nbytes <= _PAGE:
         vectors.item(0), vectors.item(-1)
     else:

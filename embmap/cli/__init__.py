@@ -39,18 +39,7 @@ _app.add_typer(serving.app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        What stands after ``embmap`` on the command line.
-
-    Returns
-    -------
-    int
-        0; 1 when a word is unknown or a check failed; 2 for a bad file or usage; 143 after SIGTERM.
-    """
+    """Run a command."""
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is escaped

@@ -33,15 +33,7 @@ _SHOWN = 6  # parts named by info; ls lists all
 
 
 def print_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table: fitted to a terminal, whole and aligned where there is none.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Of the columns; empty for a table without a head.
-    rows : sequence of tuple of str
-        The lines.
-    """
+    """Print a table: fitted to a terminal, whole and aligned where there is none."""
     console = make_console()
     if console.is_terminal:
         columns = [Column(name, overflow="fold") for name in names or ("", "")]
@@ -58,77 +50,28 @@ def print_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def make_console() -> Console:
-    """Return a console that prints text as it is.
-
-    Returns
-    -------
-    rich.console.Console
-        On stdout.
-    """
+    """Return a console that prints text as it is."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON.
-
-    Parameters
-    ----------
-    value : object
-        What JSON can hold.
-    """
+    """Print a value as JSON."""
     typer.echo(as_json(value, indent=2))
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, with escapes where stdout cannot print every character.
-
-    Parameters
-    ----------
-    value : object
-        What JSON can hold.
-    indent : int, optional
-        Spaces of a level; everything on one line by default.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return a value as JSON, with escapes where stdout cannot print every character."""
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", allow_nan=False)
 
 
 def as_numbers(vector: Any) -> list[float | None]:
-    """Return a vector's numbers for JSON.
-
-    Parameters
-    ----------
-    vector : numpy.ndarray
-        Shape (dim,).
-
-    Returns
-    -------
-    list
-        Numbers, None for those that are not finite.
-    """
+    """Return a vector's numbers for JSON."""
     return [x if math.isfinite(x) else None for x in vector.tolist()]
 
 
 def flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return facts as lines of a table.
-
-    Parameters
-    ----------
-    facts : dict
-        Values, lists of parts that have names, and dicts of these.
-    prefix : str
-        What to put before each name.
-
-    Yields
-    ------
-    (str, str)
-        Name and value; facts that are None are left out.
-    """
+    """Return facts as lines of a table."""
     for name, value in facts.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")
@@ -141,18 +84,7 @@ def flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as people write it.
-
-    Parameters
-    ----------
-    value : object
-        A number, a text, a truth value, or the sizes of an array.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return a value as people write it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -162,18 +94,7 @@ def as_text(value: Any) -> str:
 
 @contextmanager
 def text_output(output: Path | None) -> Iterator[TextIO]:
-    """Open what text is written to.
-
-    Parameters
-    ----------
-    output : pathlib.Path or None
-        A file that is replaced once everything is written; stdout by default.
-
-    Yields
-    ------
-    text file
-        UTF-8 in a file, whatever it is on stdout.
-    """
+    """Open what text is written to."""
     if output is None:
         yield sys.stdout
     else:
@@ -185,12 +106,6 @@ def text_output(output: Path | None) -> Iterator[TextIO]:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr.
-
-    Parameters
-    ----------
-    message : str
-        What is wrong.
-    """
+    """Print one line on stderr."""
     line = " ".join(message.split())
     sys.stderr.write(f"embmap: {line}\n")

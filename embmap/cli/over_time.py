@@ -136,18 +136,7 @@ def at_time(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
 
 
 def cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the cosines of vectors along the last axis.
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray
-        Shapes (..., dim) that go together.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (...), float64: NaN where a vector is zero.
-    """
+    """Return the cosines of vectors along the last axis."""
     wide, other = a.astype(np.float64), b.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=-1) * np.linalg.norm(other, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -156,26 +145,7 @@ def cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArr
 
 
 def draw(path: Path, words: list[str], values: npt.NDArray[np.float64], what: str) -> None:
-    """Draw a line for each word over time.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The picture to write; its ending says which kind.
-    words : list of str
-        Their names.
-    values : numpy.ndarray
-        Shape (words, T): their lines.
-    what : str
-        What the lines are.
-
-    Raises
-    ------
-    ImportError
-        When matplotlib is not installed.
-    typer.BadParameter
-        When there is no such kind of picture.
-    """
+    """Draw a line for each word over time."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -39,18 +39,7 @@ _DTYPE = re.compile(r"[<>|]?[fiu][1248]|(float|int|uint)(8|16|32|64)|bfloat16")
 
 
 def garbled(what: str) -> NoReturn:
-    """Raise the error of an answer that embmap does not send.
-
-    Parameters
-    ----------
-    what : str
-        What is wrong with it.
-
-    Raises
-    ------
-    RemoteError
-        Always.
-    """
+    """Raise the error of an answer that embmap does not send."""
     raise RemoteError(200, "garbled", f"the server's answer is not one of embmap serve: {what}")
 
 
@@ -70,18 +59,7 @@ def _size(answer: Any, name: str) -> int:
 
 
 def models_of(answer: Any) -> list[dict[str, Any]]:
-    """Return the files that a server lists.
-
-    Parameters
-    ----------
-    answer : object
-        Its answer.
-
-    Returns
-    -------
-    list of dict
-        Each has a `name` and says whether it is `available`.
-    """
+    """Return the files that a server lists."""
     models: list[dict[str, Any]] = _member(answer, "models", list)
     for facts in models:
         _member(facts, "available", bool)
@@ -93,18 +71,7 @@ def models_of(answer: Any) -> list[dict[str, Any]]:
 
 
 def checked_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a server says about a file that is available.
-
-    Parameters
-    ----------
-    facts : dict
-        One of :func:`models_of`.
-
-    Returns
-    -------
-    dict
-        The same, all of whose sizes fit an array.
-    """
+    """Return what a server says about a file that is available."""
     _member(facts, "format", str)
     _member(facts, "words", bool)
     _size(facts, "count")
@@ -117,39 +84,13 @@ def checked_facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_limits(answer: Any) -> dict[str, int]:
-    """Return what a server says a request may ask for.
-
-    Parameters
-    ----------
-    answer : object
-        Its answer.
-
-    Returns
-    -------
-    dict
-        `words`, `body_nbytes` and `answer_nbytes`: sizes.
-    """
+    """Return what a server says a request may ask for."""
     limits = _member(answer, "limits", dict)
     return {name: _size(limits, name) for name in ("words", "body_nbytes", "answer_nbytes")}
 
 
 def rows_of(answer: Any, n: int, n_rows: int) -> list[int]:
-    """Return the rows of words.
-
-    Parameters
-    ----------
-    answer : object
-        A server's answer.
-    n : int
-        How many were asked for.
-    n_rows : int
-        How many rows the file has.
-
-    Returns
-    -------
-    list of int
-        -1 for words that are not in the vocabulary.
-    """
+    """Return the rows of words."""
     rows = [-1 if row is None else row for row in _member(answer, "rows", list)]
     if len(rows) != n or not all(type(row) is int and -1 <= row < n_rows for row in rows):
         garbled(f"there are no {n} valid rows")
@@ -157,18 +98,7 @@ def rows_of(answer: Any, n: int, n_rows: int) -> list[int]:
 
 
 def neighbors_of(answer: Any) -> list[Neighbor]:
-    """Return a ranking.
-
-    Parameters
-    ----------
-    answer : object
-        A server's answer.
-
-    Returns
-    -------
-    list of Neighbor
-        A score that is null is NaN.
-    """
+    """Return a ranking."""
     found = []
     for each in _member(answer, "neighbors", list):
         row, word = _size(each, "row"), _member(each, "word", str, type(None))
@@ -180,42 +110,14 @@ def neighbors_of(answer: Any) -> list[Neighbor]:
 
 
 def most_nbytes(shape: Sequence[int]) -> int:
-    """Return how many bytes vectors take at the most as .npy.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Their shape.
-
-    Returns
-    -------
-    int
-        The bytes.
-    """
+    """Return how many bytes vectors take at the most as .npy."""
     return 8 * math.prod(shape) + _HEADER_NBYTES
 
 
 def vectors_of(
     reply: Reply, shape: tuple[int, ...], *, may_miss: bool
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return vectors, and the places of those that are missing.
-
-    Parameters
-    ----------
-    reply : Reply
-        A server's answer.
-    shape : tuple of int
-        What was asked for.
-    may_miss : bool
-        Whether some may be missing.
-
-    Returns
-    -------
-    vectors : numpy.ndarray
-        Of that shape; a view of the answer.
-    missing : numpy.ndarray
-        Int64: places along the first axis.
-    """
+    """Return vectors, and the places of those that are missing."""
     if reply.media_type != NPY:
         garbled(f"it is {reply.media_type[:100]!r}, not vectors")
     content = reply.content

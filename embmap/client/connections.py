@@ -70,22 +70,7 @@ class _Held:
 
 
 class Connections:
-    """One connection for each thread, kept alive.
-
-    Parameters
-    ----------
-    url : str
-        Of the server.
-    token : str or None
-        What it asks for.
-    timeout : float
-        Seconds to wait for an answer.
-
-    Raises
-    ------
-    ValueError
-        When that is no URL of a server.
-    """
+    """One connection for each thread, kept alive."""
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -112,29 +97,7 @@ class Connections:
     def ask(
         self, path: str, body: Any = None, accept: str = JSON, most: int = _JSON_NBYTES
     ) -> Reply:
-        """Send a request.
-
-        Parameters
-        ----------
-        path : str
-            From the root of the server, quoted.
-        body : object, optional
-            What to send as JSON.
-        accept : str
-            The media type that is wanted.
-        most : int
-            How many bytes the answer may have.
-
-        Returns
-        -------
-        Reply
-            The answer.
-
-        Raises
-        ------
-        RemoteError, UnknownWordError, IndexError, ValueError
-            When the server refused or could not be reached.
-        """
+        """Send a request."""
         headers = {**self._headers, "Accept": accept}
         data = None
         if body is not None:
@@ -180,25 +143,7 @@ class Connections:
         return Reply(kind, response.getheader("Embmap-Missing", ""), content)
 
     def json(self, path: str, body: Any = None) -> Any:
-        """Send a request for JSON.
-
-        Parameters
-        ----------
-        path : str
-            From the root of the server, quoted.
-        body : object, optional
-            What to send as JSON.
-
-        Returns
-        -------
-        object
-            The answer.
-
-        Raises
-        ------
-        RemoteError
-            When the answer is no JSON, besides what :meth:`ask` raises.
-        """
+        """Send a request for JSON."""
         reply = self.ask(path, body)
         try:
             if reply.media_type == JSON:
@@ -214,18 +159,7 @@ class Connections:
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON, in as few bytes as UTF-8 allows.
-
-    Parameters
-    ----------
-    value : object
-        What JSON can hold.
-
-    Returns
-    -------
-    bytes
-        The JSON.
-    """
+    """Return a value as JSON, in as few bytes as UTF-8 allows."""
     return json.dumps(value, ensure_ascii=False).encode()
 
 

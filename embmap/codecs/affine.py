@@ -23,22 +23,7 @@ def decode_affine(
     minimum: float,
     out: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Return ``codes * scale + minimum`` in float32 with a rounding after each operation.
-
-    Parameters
-    ----------
-    codes : numpy.ndarray
-        Any shape, uint8.
-    scale, minimum : float
-        Rounded to float32 before they are used.
-    out : numpy.ndarray, optional
-        The same shape, float32, contiguous: where to put them.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, float32.
-    """
+    """Return ``codes * scale + minimum`` in float32 with a rounding after each operation."""
     out = np.empty(codes.shape, np.float32) if out is None else out
     if abs(scale) * 255 + abs(minimum) < _SAFE:
         _decode(codes.reshape(-1), np.float32(scale), np.float32(minimum), out.reshape(-1))
@@ -78,18 +63,7 @@ class AffineEncoder:
         self.highest: Any = None
 
     def see(self, values: npt.NDArray[Any]) -> None:
-        """Take notice of some of the values.
-
-        Parameters
-        ----------
-        values : numpy.ndarray
-            Any shape, floating point.
-
-        Raises
-        ------
-        ValueError
-            When a value is not finite.
-        """
+        """Take notice of some of the values."""
         if not values.size:
             return
         lowest, highest = values.min(), values.max()
@@ -99,18 +73,7 @@ class AffineEncoder:
         self.highest = highest if self.highest is None else max(self.highest, highest)
 
     def fit(self) -> tuple[np.float32, np.float32]:
-        """Return the scale and the minimum of all values seen, as :func:`decode_affine` takes them.
-
-        Returns
-        -------
-        scale, minimum : numpy.float32
-            Of no values 1 and 0.
-
-        Raises
-        ------
-        ValueError
-            When the values lie too far apart for float32.
-        """
+        """Return scale and minimum of all values seen, as :func:`decode_affine` takes them."""
         if self.lowest is None:
             return np.float32(1), np.float32(0)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -125,20 +88,7 @@ class AffineEncoder:
 def encode_affine(
     values: npt.NDArray[Any], scale: np.float32, minimum: np.float32
 ) -> npt.NDArray[np.uint8]:
-    """Return the bytes that stand for values.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Any shape, floating point.
-    scale, minimum : numpy.float32
-        From :meth:`AffineEncoder.fit`.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, uint8: the nearest multiple of the scale, halves to even.
-    """
+    """Return the bytes that stand for values."""
     steps = values.astype(np.float32)
     steps -= minimum
     steps /= scale

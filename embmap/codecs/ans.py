@@ -29,18 +29,7 @@ _POSITIONS = 256  # of all groups decoded before their symbols are looked up
 
 
 def most_symbols(n_words: int) -> int:
-    """Return how many symbols some words can hold at the most.
-
-    Parameters
-    ----------
-    n_words : int
-        Words behind the first state.
-
-    Returns
-    -------
-    int
-        A bound: a symbol divides the state by 4096/4095 at least.
-    """
+    """Return how many symbols some words can hold at the most."""
     return 45550 * (n_words + 1) - 1
 
 
@@ -61,33 +50,12 @@ class DecodeTables(NamedTuple):
 
     @classmethod
     def empty(cls, n_models: int, n_symbols: int) -> DecodeTables:
-        """Return tables to be filled.
-
-        Parameters
-        ----------
-        n_models : int
-            How many models there will be.
-        n_symbols : int
-            The most symbols of one.
-
-        Returns
-        -------
-        DecodeTables
-            What they hold means nothing yet.
-        """
+        """Return tables to be filled."""
         slots = np.empty((n_models, TOTAL), np.uint16)
         return cls(slots, np.empty((n_models, n_symbols), np.uint64))
 
     def fill(self, i: int, model: EntropyModel) -> None:
-        """Set what a model says.
-
-        Parameters
-        ----------
-        i : int
-            Which of the tables.
-        model : EntropyModel
-            The symbols and their frequencies.
-        """
+        """Set what a model says."""
         n, frequencies = model.symbols.size, model.frequencies
         below = frequencies.cumsum() - frequencies
         self.slots[i] = np.repeat(np.arange(n, dtype=np.uint16), frequencies)
@@ -103,32 +71,7 @@ def decode(
     which: npt.NDArray[np.int64],
     out: npt.NDArray[np.int16],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """Decode groups of symbols.
-
-    Parameters
-    ----------
-    words : numpy.ndarray
-        Shape (words,), uint16.
-    positions : numpy.ndarray
-        Shape (groups,), int64: the word that each group takes in first.
-    states : numpy.ndarray
-        Shape (groups,), uint32: the state that each begins in, not below `LOWEST`.
-    tables : DecodeTables
-        The models.
-    which : numpy.ndarray
-        Shape (groups,), int64: the model of each.
-    out : numpy.ndarray
-        Shape (groups, n), int16, contiguous: where to put as many symbols of each. Those of a group
-        that runs out of words mean nothing.
-
-    Returns
-    -------
-    positions : numpy.ndarray
-        Shape (groups,), int64: the word after the last that each took in; more than there are words
-        for a group that ran out of them.
-    states : numpy.ndarray
-        Shape (groups,), uint32: the state that each ends in.
-    """
+    """Decode groups of symbols."""
     positions, states = positions.copy(), states.copy()
     if not words.size:
         words = np.zeros(1, np.uint16)  # to look at; taking it in shows in the position
@@ -196,13 +139,7 @@ def _column(n: int, step: int) -> npt.NDArray[np.int64]:
 
 
 class Encoder:
-    """Encodes symbols of one model.
-
-    Parameters
-    ----------
-    model : EntropyModel
-        It has every symbol that will come.
-    """
+    """Encodes symbols of one model."""
 
     def __init__(self, model: EntropyModel) -> None:
         below = model.frequencies.cumsum() - model.frequencies
@@ -212,22 +149,7 @@ class Encoder:
     def encode(
         self, symbols: npt.NDArray[np.int16], state: int = LOWEST
     ) -> tuple[npt.NDArray[np.uint16], int]:
-        """Encode symbols that come before what is encoded already.
-
-        Parameters
-        ----------
-        symbols : numpy.ndarray
-            Shape (n,), int16.
-        state : int
-            Where the coder is.
-
-        Returns
-        -------
-        words : numpy.ndarray
-            Shape (words,), uint16, in the order of reading: to stand before those there are.
-        state : int
-            Where the coder is now, which is where decoding begins.
-        """
+        """Encode symbols that come before what is encoded already."""
         plain = symbols.view(np.uint16)
         jit = kernels.jit_for(_PER_ENCODED * symbols.size)
         if jit is not None:

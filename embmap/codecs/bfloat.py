@@ -15,13 +15,7 @@ __all__ = ["as_float32", "bfloat16_dtype"]
 
 
 def bfloat16_dtype() -> np.dtype[Any]:
-    """Return the dtype that bfloat16 numbers are handed out as.
-
-    Returns
-    -------
-    numpy.dtype
-        ``ml_dtypes.bfloat16``, or uint16 where ml_dtypes is not installed.
-    """
+    """Return the dtype that bfloat16 numbers are handed out as."""
     try:
         import ml_dtypes
     except ImportError:
@@ -31,18 +25,7 @@ def bfloat16_dtype() -> np.dtype[Any]:
 
 
 def as_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return bfloat16 numbers as float32, exactly.
-
-    Parameters
-    ----------
-    bits : numpy.ndarray
-        Any shape, of two-byte items that hold bfloat16.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, float32.
-    """
+    """Return bfloat16 numbers as float32, exactly."""
     wide = bits.view(np.uint16).astype(np.uint32)
     wide <<= np.uint32(16)
     return wide.view(np.float32)

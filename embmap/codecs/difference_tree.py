@@ -18,20 +18,7 @@ Node = tuple[int, int, int]
 
 
 def ancestry(n_steps: int, t: int) -> list[Node]:
-    """Return what has to be restored for one step, in order; nothing for the first and the last.
-
-    Parameters
-    ----------
-    n_steps : int
-        Number of steps.
-    t : int
-        The step, in 0 to ``n_steps - 1``.
-
-    Returns
-    -------
-    list of (int, int, int)
-        Nodes from the root to the step itself.
-    """
+    """Return what has to be restored for one step, in order; nothing for the first and the last."""
     left, right = 0, n_steps - 1
     nodes = []
     while left < t < right:
@@ -45,18 +32,7 @@ def ancestry(n_steps: int, t: int) -> list[Node]:
 
 
 def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
-    """Return all nodes, those of one depth together.
-
-    Parameters
-    ----------
-    n_steps : int
-        Number of steps.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        For each depth, shape (nodes, 3), int64: left, step, right.
-    """
+    """Return all nodes, those of one depth together."""
     spans = np.array([[0, n_steps - 1]])
     found: list[npt.NDArray[np.int64]] = []
     while True:
@@ -70,18 +46,7 @@ def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
 
 
 def preorder(n_steps: int) -> list[Node]:
-    """Return all nodes, each before those below it, left before right: the order of writing.
-
-    Parameters
-    ----------
-    n_steps : int
-        Number of steps.
-
-    Returns
-    -------
-    list of (int, int, int)
-        Every step but the first and the last, once.
-    """
+    """Return all nodes, each before those below it, left before right: the order of writing."""
     nodes = []
     waiting = [(0, n_steps - 1)]
     while waiting:
@@ -96,22 +61,7 @@ def preorder(n_steps: int) -> list[Node]:
 def restore(
     left: npt.NDArray[np.int16], difference: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
 ) -> npt.NDArray[np.int16]:
-    """Return a step from the two around it.
-
-    Parameters
-    ----------
-    left : numpy.ndarray
-        Any shape, int16: the step before it.
-    difference : numpy.ndarray
-        The same shape, int16: what is stored of it.
-    right : numpy.ndarray
-        The same shape, int16: the step behind it.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, int16; sums wrap.
-    """
+    """Return a step from the two around it."""
     restored = np.empty(difference.shape, np.int16)
     flat = [array.reshape(-1) for array in (left, difference, right, restored)]
     for start in range(0, restored.size, _BLOCK):
@@ -123,23 +73,7 @@ def restore(
 def differences(
     left: npt.NDArray[np.int16], step: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
 ) -> npt.NDArray[np.int16]:
-    """Return what is stored of a step: the inverse of :func:`restore`.
-
-    Parameters
-    ----------
-    left, step, right : numpy.ndarray
-        Any shape, int16.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, int16.
-
-    Raises
-    ------
-    ValueError
-        When a difference needs more than 16 bits.
-    """
+    """Return what is stored of a step: the inverse of :func:`restore`."""
     exact = step.astype(np.int32) - _mean(left, right)
     if exact.size and (exact.min() < -(1 << 15) or exact.max() >= 1 << 15):
         worst = exact.flat[np.abs(exact).argmax()]

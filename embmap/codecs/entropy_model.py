@@ -44,39 +44,12 @@ class EntropyModel:
 
 
 def model_size(n: int) -> int:
-    """Return how many 16-bit words a model takes.
-
-    Parameters
-    ----------
-    n : int
-        Number of symbols.
-
-    Returns
-    -------
-    int
-        Words.
-    """
+    """Return how many 16-bit words a model takes."""
     return 1 + n + 3 * n // 4
 
 
 def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
-    """Parse a model.
-
-    Parameters
-    ----------
-    words : numpy.ndarray
-        Shape (model_size(n),), uint16: all of it.
-
-    Returns
-    -------
-    EntropyModel
-        With its symbols in the order of the file.
-
-    Raises
-    ------
-    ValueError
-        When a frequency is zero, they sum to more than 4095, or a symbol comes twice.
-    """
+    """Parse a model."""
     n = int(words[0])
     symbols = words[1 : 1 + n].astype(np.uint16).view(np.int16)
     frequencies = np.append(_unpack(words[1 + n :], n - 1), 0)
@@ -92,18 +65,7 @@ def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
 
 
 def store_model(model: EntropyModel) -> npt.NDArray[np.uint16]:
-    """Return a model as it is stored: the inverse of :func:`parse_model`.
-
-    Parameters
-    ----------
-    model : EntropyModel
-        At least two symbols.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (model_size(n),), uint16.
-    """
+    """Return a model as it is stored: the inverse of :func:`parse_model`."""
     head = np.array([model.symbols.size], np.uint16)
     symbols = model.symbols.view(np.uint16)
     return np.concatenate((head, symbols, _pack(model.frequencies[:-1])))
@@ -130,18 +92,6 @@ def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> 
 
     Every symbol starts at one and its share of what is left, rounded down. The units that remain go
     to the symbols that gain most; then single units move to where they gain more than they cost.
-
-    Parameters
-    ----------
-    symbols : numpy.ndarray
-        Shape (n,), int16: all different, 1 to 4096 of them.
-    counts : numpy.ndarray
-        Shape (n,), int64: how often each comes; positive.
-
-    Returns
-    -------
-    EntropyModel
-        By falling frequency, then rising symbol; of a single symbol, with the next one beside it.
     """
     n = symbols.size
     if n == 1:  # the coder needs two
@@ -194,20 +144,7 @@ def _loss(count: int, frequency: int) -> float:
 def count_symbols(
     blocks: Iterable[npt.NDArray[Any]],
 ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """Count symbols.
-
-    Parameters
-    ----------
-    blocks : iterable of numpy.ndarray
-        Any shapes, int16.
-
-    Returns
-    -------
-    symbols : numpy.ndarray
-        Shape (n,), int16: the different ones, rising.
-    counts : numpy.ndarray
-        Shape (n,), int64: how often each comes.
-    """
+    """Count symbols."""
     counts = np.zeros(1 << 16, np.int64)
     for block in blocks:
         counts += np.bincount(block.reshape(-1).view(np.uint16), minlength=1 << 16)

@@ -24,18 +24,6 @@ def decode_half(
 
     A half's exponent and fraction, shifted to where a float32 has them, are the number times
     2**-112, which a multiplication mends for every finite number, subnormal ones included.
-
-    Parameters
-    ----------
-    bits : numpy.ndarray
-        Any shape, uint16: the patterns.
-    out : numpy.ndarray, optional
-        The same shape, float32, contiguous: where to put them.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, float32; NaN keeps its payload.
     """
     out = np.empty(bits.shape, np.float32) if out is None else out
     if bits.size < _FEW:  # numpy's own conversion gives the same bits; for a row it is faster
@@ -67,25 +55,7 @@ def decode_half(
 def encode_half(
     values: npt.NDArray[Any], *, allow_overflow: bool = False
 ) -> npt.NDArray[np.float16]:
-    """Round values to half precision, halves to even.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Any shape, floating point.
-    allow_overflow : bool
-        Let finite values that are too large become infinities.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, float16.
-
-    Raises
-    ------
-    ValueError
-        When a finite value is too large for half precision, unless that is allowed.
-    """
+    """Round values to half precision, halves to even."""
     with np.errstate(over="ignore"):
         halves = values.astype("<f2")
     if allow_overflow:

@@ -37,25 +37,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def jit_for(n_operations: int) -> ModuleType | None:
-    """Return the module of compiled kernels, or None when numpy is to do the work.
-
-    Parameters
-    ----------
-    n_operations : int
-        How many elementary operations the caller is about to do.
-
-    Returns
-    -------
-    module or None
-        :mod:`embmap.codecs.jit`, or None.
-
-    Raises
-    ------
-    ImportError
-        When EMBMAP_KERNELS is "numba" and numba is not installed.
-    ValueError
-        When EMBMAP_KERNELS is neither "numpy" nor "numba".
-    """
+    """Return the module of compiled kernels, or None when numpy is to do the work."""
     global _done, _jit, _failed, _importing
     if _jit is not None or CHOICE == "numpy" or _cut_off:
         return _jit

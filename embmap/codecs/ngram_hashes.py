@@ -60,29 +60,12 @@ class Text:
 
     @classmethod
     def of(cls, words: list[str]) -> Text:
-        """Lay words end to end.
-
-        Parameters
-        ----------
-        words : list of str
-            The words, brackets included, without surrogates.
-
-        Returns
-        -------
-        Text
-            Their code points.
-        """
+        """Lay words end to end."""
         points = np.frombuffer("".join(words).encode("utf-32-le"), "<u4")
         return cls(points, np.fromiter(accumulate(map(len, words)), np.int64, len(words)))
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return how long the words are.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (words,), int64: code points of each.
-        """
+        """Return how long the words are."""
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths
@@ -91,24 +74,7 @@ class Text:
 def ngram_bounds(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where every n-gram starts and how long it is.
-
-    Parameters
-    ----------
-    text : Text
-        The words.
-    min_n, max_n : int
-        Lengths of n-grams, in code points.
-
-    Returns
-    -------
-    starts : numpy.ndarray
-        Shape (n-grams,), int64: in ``text.points``.
-    sizes : numpy.ndarray
-        Shape (n-grams,), int64: code points of each.
-    per_word : numpy.ndarray
-        Shape (words,), int64: how many each word has.
-    """
+    """Return where every n-gram starts and how long it is."""
     points = np.arange(text.points.size)
     lengths = text.lengths()
     longest = np.minimum(np.repeat(text.ends, lengths) - points, max_n)
@@ -126,22 +92,7 @@ def ngram_bounds(
 def bucket_hashes(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Hash n-grams as finalfusion's buckets do: FNV-1a 64 over length and code points.
-
-    Parameters
-    ----------
-    text : Text
-        The words.
-    min_n, max_n : int
-        Lengths of n-grams, in code points.
-
-    Returns
-    -------
-    hashes : numpy.ndarray
-        Shape (n-grams,), uint64.
-    per_word : numpy.ndarray
-        Shape (words,), int64: how many each word has.
-    """
+    """Hash n-grams as finalfusion's buckets do: FNV-1a 64 over length and code points."""
     jit = kernels.jit_for(_OPERATIONS * text.points.size)
     if jit is not None:
         compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
@@ -225,22 +176,7 @@ def _fnv64_of_length(n: int) -> int:
 def fasttext_hashes(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Hash n-grams as fastText does: FNV-1a 32 over sign-extended bytes of UTF-8.
-
-    Parameters
-    ----------
-    text : Text
-        The words; no surrogates.
-    min_n, max_n : int
-        Lengths of n-grams, in code points.
-
-    Returns
-    -------
-    hashes : numpy.ndarray
-        Shape (n-grams,), uint32.
-    per_word : numpy.ndarray
-        Shape (words,), int64: how many each word has.
-    """
+    """Hash n-grams as fastText does: FNV-1a 32 over sign-extended bytes of UTF-8."""
     data, offsets = _utf8(text)
     jit = kernels.jit_for(_OPERATIONS * text.points.size)
     if jit is not None:
@@ -272,22 +208,7 @@ def murmur3_lanes(
     sizes: npt.NDArray[np.int64],
     seed: int,
 ) -> npt.NDArray[np.uint32]:
-    """Hash parts of a text as floret does: MurmurHash3 x64 128 over UTF-8.
-
-    Parameters
-    ----------
-    text : Text
-        The words; no surrogates.
-    starts, sizes : numpy.ndarray
-        Shape (n,), int64: the parts, in code points of ``text.points``.
-    seed : int
-        The hash's seed, 32 bits.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, 4), uint32: low half of h1, high half of h1, low half of h2, high half of h2.
-    """
+    """Hash parts of a text as floret does: MurmurHash3 x64 128 over UTF-8."""
     data, offsets = _utf8(text)
     begins, stops = offsets[starts], offsets[starts + sizes]
     lengths = stops - begins

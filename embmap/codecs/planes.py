@@ -39,22 +39,7 @@ class Planes:
 
 
 def check_size(head: bytes, nbytes: int, n: int) -> None:
-    """Refuse a payload that cannot hold some number of values, from its first bytes alone.
-
-    Parameters
-    ----------
-    head : bytes
-        The first four bytes of the payload, or all there are.
-    nbytes : int
-        Its size.
-    n : int
-        How many values it has to hold.
-
-    Raises
-    ------
-    ValueError
-        When it says that it holds another number, or is too small for them.
-    """
+    """Refuse a payload that cannot hold some number of values, from its first bytes alone."""
     if len(head) < 4:
         raise ValueError("the payload ends in its head")
     if int.from_bytes(head, "little") != n:
@@ -65,23 +50,7 @@ def check_size(head: bytes, nbytes: int, n: int) -> None:
 
 
 def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
-    """Parse the head of a payload.
-
-    Parameters
-    ----------
-    payload : numpy.ndarray
-        Shape (bytes,), uint8: all of it.
-
-    Returns
-    -------
-    Planes
-        Offsets, all inside the payload.
-
-    Raises
-    ------
-    ValueError
-        When the parts do not fill the payload or a plane is impossible.
-    """
+    """Parse the head of a payload."""
     size = payload.size
     if size < 8:
         raise ValueError("the payload ends in its head")
@@ -106,27 +75,7 @@ def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
 def decode_planes(
     payload: npt.NDArray[np.uint8], planes: Planes, start: int, stop: int
 ) -> npt.NDArray[np.float32]:
-    """Decode a range of values.
-
-    Parameters
-    ----------
-    payload : numpy.ndarray
-        Shape (bytes,), uint8: all of it.
-    planes : Planes
-        Where its parts are.
-    start, stop : int
-        Which values, in 0 to ``planes.n``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (stop - start,), float32, bit for bit.
-
-    Raises
-    ------
-    ValueError
-        When a code is not in its dictionary.
-    """
+    """Decode a range of values."""
     values = np.empty((stop - start, 4), np.uint8)
     for plane, width in enumerate(planes.bits):
         places = np.arange(start, stop, dtype=np.int64) * width
@@ -151,36 +100,13 @@ class PlanesEncoder:
         self._seen = np.zeros((4, 256), np.bool_)
 
     def see(self, values: npt.NDArray[np.float32]) -> None:
-        """Take notice of some of the values.
-
-        Parameters
-        ----------
-        values : numpy.ndarray
-            Any shape, float32.
-        """
+        """Take notice of some of the values."""
         self._n += values.size
         for seen, letters in zip(self._seen, _letters(values).T, strict=True):
             seen |= np.bincount(letters, minlength=256) > 0
 
     def encode(self, again: Callable[[], Iterable[npt.NDArray[np.float32]]]) -> Iterator[bytes]:
-        """Return the payload of all values seen.
-
-        Parameters
-        ----------
-        again : callable
-            Returns the same values from the start, in pieces; of all but the last, the number of
-            values is a multiple of 8. It is called once for each plane.
-
-        Yields
-        ------
-        bytes
-            Parts of the payload, in order.
-
-        Raises
-        ------
-        ValueError
-            When there are more values than a payload can hold.
-        """
+        """Return the payload of all values seen."""
         if self._n >= 2**32:
             raise ValueError(f"a chunk of {self._n} values; fewer than {2**32} are possible")
         dictionaries = [np.flatnonzero(seen).astype(np.uint8) for seen in self._seen]

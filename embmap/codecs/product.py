@@ -29,31 +29,7 @@ def reconstruct(
     norms: npt.NDArray[np.float32] | None = None,
     out: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Decode product-quantized rows.
-
-    Parameters
-    ----------
-    codes : numpy.ndarray
-        Shape (n, q), uint8: numbers of centroids, each below k.
-    codebooks : numpy.ndarray
-        Shape (q, k, d / q), float32: the centroids.
-    projection : numpy.ndarray, optional
-        Shape (d, d), float32: row vectors are multiplied by its transpose.
-    norms : numpy.ndarray, optional
-        Shape (n,), float32: what to scale the rows by.
-    out : numpy.ndarray, optional
-        Shape (n, d), float32, contiguous: where to put them.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, d), float32.
-
-    Raises
-    ------
-    IndexError
-        When a code is not below k.
-    """
+    """Decode product-quantized rows."""
     q, k, part = codebooks.shape
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
@@ -84,20 +60,6 @@ def distance_tables(
     """Return the dot products of vectors' parts with all centroids.
 
     The dot product of a vector with a row is the sum of the entries that the row's codes choose.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        Shape (n, d).
-    codebooks : numpy.ndarray
-        Shape (q, k, d / q), float32: the centroids.
-    projection : numpy.ndarray, optional
-        Shape (d, d), float32: what decoded rows are multiplied by the transpose of.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, q, k), float32.
     """
     q, k, part = codebooks.shape
     vectors = vectors.astype(np.float32, copy=False)
@@ -113,25 +75,7 @@ def distance_tables(
 def table_sums(
     codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Return, for rows of codes, the sums of the table entries they choose.
-
-    Parameters
-    ----------
-    codes : numpy.ndarray
-        Shape (rows, q), uint8: each below k.
-    tables : numpy.ndarray
-        Shape (n, q, k), float32, contiguous.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, rows), float32: added from the first code to the last.
-
-    Raises
-    ------
-    IndexError
-        When a code is not below k.
-    """
+    """Return, for rows of codes, the sums of the table entries they choose."""
     n, _, k = tables.shape
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")

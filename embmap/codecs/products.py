@@ -27,20 +27,7 @@ _FEW = 4  # rows on the left that are cheaper as dot products
 def vecdot(
     left: npt.NDArray[Any], right: npt.NDArray[Any], *, dtype: npt.DTypeLike | None = None
 ) -> npt.NDArray[Any]:
-    """Return the dot products of vectors along the last axis, as :func:`numpy.vecdot` does.
-
-    Parameters
-    ----------
-    left, right : numpy.ndarray
-        Shapes (..., k) that fit each other, float32 or float64.
-    dtype : dtype-like, optional
-        What to compute in; their own by default.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (...).
-    """
+    """Return the dot products of vectors along the last axis, as :func:`numpy.vecdot` does."""
     k = left.shape[-1]
     if k <= _LONGEST:
         products = np.vecdot(left, right, dtype=dtype)
@@ -53,20 +40,7 @@ def vecdot(
 def multiply(
     left: npt.NDArray[Any], right: npt.NDArray[Any], *, out: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[Any]:
-    """Return the dot products of all rows of two matrices: ``left @ right.T``.
-
-    Parameters
-    ----------
-    left, right : numpy.ndarray
-        Shapes (m, k) and (n, k), of the same dtype: float32 or float64.
-    out : numpy.ndarray, optional
-        Shape (m, n), of that dtype: where to put them.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (m, n), of that dtype: a new array, or `out`.
-    """
+    """Return the dot products of all rows of two matrices: ``left @ right.T``."""
     m, k = left.shape
     if m <= _FEW:
         products = vecdot(right, left[:, np.newaxis])

@@ -36,27 +36,7 @@ _EXTENSIONS = {
 
 
 def known_format(format: str | None, known: Sequence[str], what: str) -> str | None:
-    """Return a format by its name.
-
-    Parameters
-    ----------
-    format : str or None
-        A name that somebody gave.
-    known : sequence of str
-        The names there are.
-    what : str
-        What the caller calls it.
-
-    Returns
-    -------
-    str or None
-        The name that is used here; None where none was given.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name.
-    """
+    """Return a format by its name."""
     if format is None:
         return None
     name = _ALIASES.get(format, format)
@@ -66,25 +46,7 @@ def known_format(format: str | None, known: Sequence[str], what: str) -> str | N
 
 
 def output_format_of(path: Path, format: str | None) -> str:
-    """Return the format that a file is to be written in.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    format : str or None
-        Its format; by default the extension tells.
-
-    Returns
-    -------
-    str
-        One of ``OUTPUT_FORMATS``.
-
-    Raises
-    ------
-    ValueError
-        When neither tells.
-    """
+    """Return the format that a file is to be written in."""
     name = known_format(format, OUTPUT_FORMATS, "output_format")
     if name is None:
         name = _EXTENSIONS.get(path.suffix.lower())
@@ -97,41 +59,12 @@ def output_format_of(path: Path, format: str | None) -> str:
 
 
 def absolute(words: Words | None) -> Words | None:
-    """Return the path of words as it is now, wherever the process goes later.
-
-    Parameters
-    ----------
-    words : path-like or sequence of str or None
-        A file of words, or the words.
-
-    Returns
-    -------
-    path-like or sequence of str or None
-        The same, an absolute path.
-    """
+    """Return the path of words as it is now, wherever the process goes later."""
     return Path(os.fsdecode(words)).absolute() if isinstance(words, str | os.PathLike) else words
 
 
 def listed_words(words: Words) -> list[str]:
-    """Return the words to select.
-
-    Parameters
-    ----------
-    words : path-like or sequence of str
-        A text file with one word per line, or the words.
-
-    Returns
-    -------
-    list of str
-        The words; empty lines are none.
-
-    Raises
-    ------
-    ValueError
-        When the file is not UTF-8.
-    OSError
-        When it cannot be read.
-    """
+    """Return the words to select."""
     if not isinstance(words, str | os.PathLike):
         return list(words)
     text = Path(os.fsdecode(words)).read_bytes()
@@ -145,25 +78,7 @@ def listed_words(words: Words) -> list[str]:
 def given_metadata(
     metadata: str | os.PathLike[str] | Mapping[str, Any] | None,
 ) -> str | Mapping[str, Any] | None:
-    """Return the metadata that the caller gives.
-
-    Parameters
-    ----------
-    metadata : path-like or mapping or None
-        A TOML file, or values.
-
-    Returns
-    -------
-    str or mapping or None
-        TOML, or the values.
-
-    Raises
-    ------
-    ValueError
-        When the file is not UTF-8.
-    OSError
-        When it cannot be read.
-    """
+    """Return the metadata that the caller gives."""
     if not isinstance(metadata, str | os.PathLike):
         return metadata
     data = Path(os.fsdecode(metadata)).read_bytes()

@@ -50,25 +50,7 @@ _LONGEST_HEADER = 100_000_000  # the most that the safetensors library accepts
 
 
 def read_npy(path: Path) -> Matrix:
-    """Map an ``.npy`` file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-
-    Returns
-    -------
-    Matrix
-        Of the array's shape and dtype.
-
-    Raises
-    ------
-    FormatError
-        When it is damaged, or no array of numbers in two dimensions.
-    OSError
-        When it cannot be read.
-    """
+    """Map an ``.npy`` file."""
     with path.open("rb") as stream:
         return _mapped(stream, path)
 
@@ -124,29 +106,7 @@ def _npy_header(
 
 
 def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
-    """Copy an array out of an ``.npz`` file and map the copy.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    name : str or None
-        Which array; None where it is the only one of numbers in two dimensions.
-    spool : binary file
-        The empty temporary file where the copy goes.
-
-    Returns
-    -------
-    Matrix
-        Of the array's shape and dtype.
-
-    Raises
-    ------
-    FormatError
-        When the file is damaged.
-    ValueError
-        When the array is not there, or several could be meant.
-    """
+    """Copy an array out of an ``.npz`` file and map the copy."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.namelist() if member.endswith(".npy")]
@@ -188,29 +148,7 @@ def _which(names: list[str], path: Path, name: str | None) -> str:
 
 
 def read_safetensors(file: ByteSource, name: str | None) -> tuple[Matrix, Mapping[str, str]]:
-    """Map a tensor of a safetensors file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    name : str or None
-        Which tensor; None where it is the only one of two dimensions.
-
-    Returns
-    -------
-    matrix : Matrix
-        The tensor; of bfloat16 as float32.
-    metadata : mapping
-        What the file says about itself.
-
-    Raises
-    ------
-    FormatError
-        When the file is damaged.
-    ValueError
-        When the tensor is not there, or several could be meant.
-    """
+    """Map a tensor of a safetensors file."""
     reader = FieldReader(file, "safetensors")
     nbytes = reader.u64("header length")
     if nbytes > _LONGEST_HEADER:

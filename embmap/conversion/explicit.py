@@ -19,25 +19,6 @@ def explicit(
     """Return the n-grams of words as stored n-grams.
 
     N-grams that share a bucket share a row, as they did.
-
-    Parameters
-    ----------
-    indexer : SubwordIndexer
-        An indexer with buckets, one for each n-gram.
-    words : WordTable
-        The vocabulary.
-
-    Returns
-    -------
-    indexer : ExplicitIndexer
-        The n-grams in the order of their first occurrence.
-    buckets : numpy.ndarray
-        Shape (rows,), int64: the bucket that each of its rows has been.
-
-    Raises
-    ------
-    ValueError
-        When the n-grams are already stored, or have several rows each.
     """
     if indexer.kind not in ("bucket", "fasttext"):
         raise ValueError(f"{indexer.kind} subwords cannot become explicit ones")

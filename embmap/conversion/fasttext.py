@@ -75,25 +75,7 @@ class FastTextModel:
 
 
 def read_fasttext(file: ByteSource) -> FastTextModel:
-    """Read the dictionary of a fastText model and find its matrix.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    FastTextModel
-        Its parts.
-
-    Raises
-    ------
-    UnsupportedError
-        For a quantized or pruned model, or one of another version.
-    FormatError
-        When the file is damaged.
-    """
+    """Read the dictionary of a fastText model and find its matrix."""
     reader = FieldReader(file, FORMAT)
     if reader.raw(4, "magic") != MAGIC:
         raise reader.error("not a fastText model", "magic", back=4)
@@ -203,13 +185,7 @@ def _toml(arguments: dict[str, int], threshold: float) -> str:
 
 
 class FastTextWords(Streamed):
-    """The vectors of words: means of their rows and of the rows of their n-grams.
-
-    Parameters
-    ----------
-    model : FastTextModel
-        A model with n-grams.
-    """
+    """The vectors of words: means of their rows and of the rows of their n-grams."""
 
     def __init__(self, model: FastTextModel) -> None:
         self.shape = (len(model.words), model.matrix.shape[1])

@@ -55,46 +55,13 @@ _FLOATS = re.compile("[<>=]?(f[248])")
 
 
 def looks_like_gensim(start: bytes) -> bool:
-    """Whether a file that starts like this is an object that gensim saved.
-
-    Parameters
-    ----------
-    start : bytes
-        The first bytes of the file.
-
-    Returns
-    -------
-    bool
-        Never unpickles anything.
-    """
+    """Whether a file that starts like this is an object that gensim saved."""
     # The first protocols have no mark of their own, but begin with what makes an object.
     return start.startswith((b"\x80", b"ccopy_reg\n")) and b"gensim" in start[:100]
 
 
 def read_keyed_vectors(file: ByteSource) -> tuple[list[str], Matrix]:
-    """Read words and vectors that gensim saved.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file; large arrays stand in others beside it, which are mapped.
-
-    Returns
-    -------
-    words : list of str
-        The words.
-    vectors : Matrix
-        A row for each.
-
-    Raises
-    ------
-    UnsupportedError
-        When the pickle names what saved vectors do not need.
-    FormatError
-        When it is damaged, or holds no such vectors.
-    OSError
-        When a file cannot be read.
-    """
+    """Read words and vectors that gensim saved."""
     saved = read_pickle(file, _FORMAT, lambda name: name in _ALLOWED or name.startswith(_OBJECTS))
     attributes, beside = _attributes(saved), str(file.path)
     if attributes is None:

@@ -25,36 +25,7 @@ def write_steps(
     layout: str = "blocks",
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """Write embeddings as time steps.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to create or replace; the words go beside it.
-    steps : sequence of (Chosen or None, Matrix)
-        Words and vectors of each step in order.
-    bits : int
-        Bits of a number.
-    layout : {"blocks", "stream"}
-        Which layout to write.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-
-    Returns
-    -------
-    n_words : int
-        Words that all steps have, in the order of the first.
-    n_dropped : int
-        Words of the first step that others lack.
-
-    Raises
-    ------
-    ValueError
-        When the steps differ in their dimensions, have no word in common, or only some of them
-        have words.
-    OSError
-        When a file cannot be written.
-    """
+    """Write embeddings as time steps."""
     if len(steps) < 2:
         raise ValueError("a DWE file has two time steps at least; give several inputs")
     widths = {vectors.shape[1] for _, vectors in steps}

@@ -59,31 +59,7 @@ class Stored:
 
 
 def read_pickle(file: ByteSource, format: str, allows: Callable[[str], bool]) -> Any:
-    """Return what a pickle holds, as inert records.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    format : str
-        Name of the format, for errors.
-    allows : callable
-        Whether the pickle may name this: ``module.name``, with the modules of Python 3.
-
-    Returns
-    -------
-    object
-        Numbers, text, lists, tuples, :class:`Stored` for bytes, :class:`Named` and :class:`Made`
-        for all else. A dict holds only the values whose keys are text. A set is a list of its
-        items, a frozen one a tuple.
-
-    Raises
-    ------
-    UnsupportedError
-        When the pickle names what `allows` does not allow, or is of an unknown protocol.
-    FormatError
-        When it is damaged, or has more parts than any that a library writes.
-    """
+    """Return what a pickle holds, as inert records."""
     file.check_whole()
     machine = _Machine(file, format, allows)
     try:

@@ -25,18 +25,7 @@ class Streamed(Matrix):
         return False
 
     def row(self, i: int) -> npt.NDArray[Any]:
-        """Return one row.
-
-        Parameters
-        ----------
-        i : int
-            Number of a row that exists.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (columns,).
-        """
+        """Return one row."""
         row: npt.NDArray[Any] = self._span(i, i + 1)[0]
         return row
 
@@ -53,23 +42,11 @@ class Streamed(Matrix):
         return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        """Do nothing: rows are read in order anyway.
-
-        Parameters
-        ----------
-        rows : numpy.ndarray, optional
-            Shape (n,), int64.
-        """
+        """Do nothing: rows are read in order anyway."""
 
 
 class ArrayMatrix(Streamed):
-    """An array of two dimensions as a matrix.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        Shape (rows, columns); in memory or mapped.
-    """
+    """An array of two dimensions as a matrix."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         rows, columns = array.shape
@@ -85,15 +62,7 @@ class ArrayMatrix(Streamed):
 
 
 class Selected(Streamed):
-    """Some rows of a matrix.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        All of them.
-    rows : range or numpy.ndarray
-        Shape (n,), int64: which.
-    """
+    """Some rows of a matrix."""
 
     def __init__(self, matrix: Matrix, rows: range | npt.NDArray[np.int64]) -> None:
         self.shape = (len(rows), matrix.shape[1])
@@ -115,13 +84,7 @@ class Selected(Streamed):
 
 
 class Stacked(Streamed):
-    """The rows of one matrix, then those of another.
-
-    Parameters
-    ----------
-    upper, lower : Matrix
-        Of equal width and type.
-    """
+    """The rows of one matrix, then those of another."""
 
     def __init__(self, upper: Matrix, lower: Matrix) -> None:
         self.shape = (len(upper) + len(lower), upper.shape[1])
@@ -138,20 +101,7 @@ class Stacked(Streamed):
         return np.concatenate((upper[start:n], lower[: stop - n]))
 
     def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the blocks of one matrix, then those of the other.
-
-        Parameters
-        ----------
-        rows_per_block : int, optional
-            Rows of a block.
-
-        Yields
-        ------
-        start : int
-            Number of the block's first row.
-        block : numpy.ndarray
-            Shape (rows of the block, columns).
-        """
+        """Return the blocks of one matrix, then those of the other."""
         upper, lower = self._parts
         yield from upper.blocks(rows_per_block)
         for start, block in lower.blocks(rows_per_block):
@@ -159,13 +109,7 @@ class Stacked(Streamed):
 
 
 class Lengths:
-    """The lengths of rows, known once the rows have gone by.
-
-    Parameters
-    ----------
-    n : int
-        How many.
-    """
+    """The lengths of rows, known once the rows have gone by."""
 
     def __init__(self, n: int) -> None:
         self.values = np.zeros(n, np.float32)
@@ -178,23 +122,7 @@ class Lengths:
 
 
 class Converted(Streamed):
-    """Rows as the output wants them.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        The rows of the input.
-    dtype : numpy.dtype
-        Type of an element.
-    norms : Matrix, optional
-        Shape (rows, 1): what to multiply the rows with.
-    unit : bool
-        Whether to scale the rows to unit length.
-    lengths : Lengths, optional
-        Where to keep the lengths that they had before, times `norms`.
-    progress : callable, optional
-        Called as ``progress("converting rows", done, total)`` by :meth:`blocks`.
-    """
+    """Rows as the output wants them."""
 
     def __init__(
         self,
@@ -244,20 +172,7 @@ class Converted(Streamed):
             ) from None
 
     def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the rows in blocks, reporting those that have been dealt with.
-
-        Parameters
-        ----------
-        rows_per_block : int, optional
-            Rows of a block.
-
-        Yields
-        ------
-        start : int
-            Number of the block's first row.
-        block : numpy.ndarray
-            Shape (rows of the block, columns).
-        """
+        """Return the rows in blocks, reporting those that have been dealt with."""
         for start, block in super().blocks(rows_per_block):
             yield start, block
             if self._progress is not None:

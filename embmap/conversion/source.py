@@ -106,23 +106,7 @@ class Request:
 
 
 def recognize(file: ByteSource) -> str:
-    """Return the format of an input from its content.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    str
-        One of ``INPUT_FORMATS``.
-
-    Raises
-    ------
-    FormatError
-        When it is none of them.
-    """
+    """Return the format of an input from its content."""
     if not file.nbytes:
         raise FormatError("the file is empty", path=file.path)
     for name, (recognizes, _) in FORMATS.items():
@@ -158,31 +142,7 @@ def recognize(file: ByteSource) -> str:
 
 
 def open_source(path: Path, request: Request, stack: ExitStack) -> Source:
-    """Open an input.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    request : Request
-        How to read it.
-    stack : contextlib.ExitStack
-        Closes what was opened.
-
-    Returns
-    -------
-    Source
-        Its words found, its vectors not read yet.
-
-    Raises
-    ------
-    FormatError
-        When it is damaged or of no known format, or the words beside it belong to other vectors.
-    ValueError
-        When it lacks what is asked for, or words are given to a file that has some.
-    OSError
-        When it cannot be read.
-    """
+    """Open an input."""
     file = open_mapped(path, access="sequential")
     name = request.format or recognize(file)
     for asked, formats, what in (

@@ -74,18 +74,7 @@ class Output:
     layout: str | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the metadata as values.
-
-        Returns
-        -------
-        dict
-            Empty where there are none.
-
-        Raises
-        ------
-        ValueError
-            When they are not TOML, or beyond its bounds.
-        """
+        """Return the metadata as values."""
         if not isinstance(self.metadata, str):
             return dict(self.metadata)
         try:
@@ -116,26 +105,7 @@ def _no_line_end(word: str) -> str | None:
 
 @contextlib.contextmanager
 def with_words_beside(path: Path, words: WordTable | None) -> Iterator[Part]:
-    """Write vectors together with the text file that holds their words.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file of vectors.
-    words : WordTable or None
-        One for each row. Without them the words of the vectors that were there before go.
-
-    Yields
-    ------
-    Part
-        What to write the vectors to. Both files take their places when the block ends without an
-        error.
-
-    Raises
-    ------
-    OSError
-        When a file cannot be written.
-    """
+    """Write vectors together with the text file that holds their words."""
     listed, digests = words_beside(path), digests_beside(path)
     stale = [each for each in (listed, digests) if exists(each)]
     with Together() as together:
@@ -329,25 +299,7 @@ class Target:
     beside: bool = False
 
     def dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
-        """Return the type of the numbers to write.
-
-        Parameters
-        ----------
-        stored : numpy.dtype
-            That of the input.
-        asked : numpy.dtype or None
-            What the caller wants.
-
-        Returns
-        -------
-        numpy.dtype
-            One that the format holds.
-
-        Raises
-        ------
-        ValueError
-            When it does not hold what is asked for.
-        """
+        """Return the type of the numbers to write."""
         if asked is not None and asked.name not in self.dtypes:
             raise ValueError(f"the output holds {' or '.join(self.dtypes)}, not {asked}")
         chosen = asked or (stored if stored.name in self.dtypes else np.dtype(self.dtypes[0]))

@@ -55,25 +55,7 @@ class TextHead:
 
 
 def read_head(file: ByteSource, format: str | None = None) -> TextHead | None:
-    """Return what the start of a text of vectors says.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    format : {"word2vec-text", "glove"}, optional
-        Whether there is a line of sizes; by default the text tells.
-
-    Returns
-    -------
-    TextHead or None
-        None when it is no such text.
-
-    Raises
-    ------
-    FormatError
-        When a format is given and the text is not of it.
-    """
+    """Return what the start of a text of vectors says."""
     lines = _sample(file)
     sizes = re.fullmatch(rb"\s*(\d{1,18})\s+(\d{1,9})\s*", lines[0]) if lines else None
     if sizes is not None and format != "glove":
@@ -104,19 +86,7 @@ def read_head(file: ByteSource, format: str | None = None) -> TextHead | None:
 
 
 def read_floret_head(file: ByteSource) -> tuple[TextHead, tuple[int, ...], str, str] | None:
-    """Return what the first line of a floret table says.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    (TextHead, tuple of int, str, str) or None
-        Sizes of the table; min_n, max_n, number of hashes and seed; the brackets. None when it is
-        no floret table.
-    """
+    """Return what the first line of a floret table says."""
     head = file.read(0, min(4096, file.nbytes)).partition(b"\n")
     parts = head[0].split()
     if not head[1] or len(parts) != 8 or not _FLORET_SIZES.fullmatch(b" ".join(parts[:6])):
@@ -176,35 +146,7 @@ def read_lines(
     dtype: npt.DTypeLike = np.float32,
     progress: Progress | None = None,
 ) -> tuple[WordTable, TextMatrix]:
-    """Find the words of a text and where its numbers are.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    head : TextHead
-        What its start says.
-    format : str
-        Name of the format, for errors.
-    limit : int, optional
-        Read no more than this many lines.
-    dtype : dtype-like
-        float32 or float64: what to parse numbers as.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-
-    Returns
-    -------
-    words : WordTable
-        The words.
-    vectors : TextMatrix
-        Their numbers, parsed when they are asked for.
-
-    Raises
-    ------
-    FormatError
-        For a line with too few numbers, or another number of lines than the text states.
-    """
+    """Find the words of a text and where its numbers are."""
     found = _Lines()
     most = head.n if limit is None else limit
     position = head.offset
@@ -310,21 +252,7 @@ def _line_number(file: ByteSource, offset: int) -> int:
 
 
 class TextMatrix(Streamed):
-    """Numbers in lines of text, parsed when they are asked for.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The text.
-    starts, stops : numpy.ndarray
-        Shape (rows,), int64: where the numbers of each line start and stop.
-    dim : int
-        Numbers of a line.
-    dtype : numpy.dtype
-        float32 or float64.
-    format : str
-        Name of the format, for errors.
-    """
+    """Numbers in lines of text, parsed when they are asked for."""
 
     def __init__(
         self,

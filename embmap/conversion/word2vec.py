@@ -21,19 +21,7 @@ _SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,9})[ \t]*\r?\n")
 
 
 def read_sizes(file: ByteSource) -> tuple[int, int, int] | None:
-    """Return what the first line of a word2vec file states.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    (int, int, int) or None
-        Number of words, numbers of each, and where the first word stands; None when the file does
-        not start with such a line.
-    """
+    """Return what the first line of a word2vec file states."""
     found = _SIZES.match(file.read(0, min(64, file.nbytes)))
     return None if found is None else (int(found[1]), int(found[2]), found.end())
 
@@ -41,29 +29,7 @@ def read_sizes(file: ByteSource) -> tuple[int, int, int] | None:
 def read_word2vec(
     file: ByteSource, *, limit: int | None = None
 ) -> tuple[WordTable, Word2VecMatrix]:
-    """Find the words of a binary word2vec file and where their numbers are.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    limit : int, optional
-        Read no more than this many words.
-
-    Returns
-    -------
-    words : WordTable
-        The words; a newline before a word is none of it.
-    vectors : Word2VecMatrix
-        Their numbers.
-
-    Raises
-    ------
-    FormatError
-        When the file is no such file, or holds more than it states.
-    TruncatedError
-        When it holds less.
-    """
+    """Find the words of a binary word2vec file and where their numbers are."""
     sizes = read_sizes(file)
     if sizes is None or sizes[1] < 1:
         raise FormatError(
@@ -91,17 +57,7 @@ def read_word2vec(
 
 
 class Word2VecMatrix(Streamed):
-    """Rows of float32 with words between them.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    offsets : numpy.ndarray
-        Shape (rows,), int64: where each row starts.
-    dim : int
-        Numbers of a row.
-    """
+    """Rows of float32 with words between them."""
 
     def __init__(self, file: ByteSource, offsets: npt.NDArray[np.int64], dim: int) -> None:
         self.shape = (offsets.size, dim)

@@ -28,39 +28,7 @@ def words_before(
     format: str,
     strip: bytes = b"",
 ) -> tuple[WordTable, npt.NDArray[np.int64]]:
-    """Step over records of a word, the byte that ends it, and data of a fixed size.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    offset : int
-        Where the first record starts.
-    n : int
-        How many there are.
-    end : bytes
-        The byte after each word.
-    nbytes : int
-        Size of what follows it.
-    format : str
-        Name of the format, for errors.
-    strip : bytes
-        A byte that may stand before a word and is none of it.
-
-    Returns
-    -------
-    words : WordTable
-        The words.
-    offsets : numpy.ndarray
-        Shape (n + 1,), int64: where the data of each start, and where the last record ends.
-
-    Raises
-    ------
-    TruncatedError
-        When the file ends before the last record does.
-    FormatError
-        When a word has no end.
-    """
+    """Step over records of a word, the byte that ends it, and data of a fixed size."""
     file.check_whole()
     if n * (1 + nbytes) > file.nbytes - offset:
         raise TruncatedError(

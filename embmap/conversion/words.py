@@ -24,23 +24,7 @@ Refuse = Callable[[str], str | None]
 
 
 class WordTable(Collection[str]):
-    """Words in order, packed end to end.
-
-    Parameters
-    ----------
-    data : bytes-like
-        Their UTF-8, end to end.
-    ends : numpy.ndarray
-        Shape (n,), int64: where each of them ends in `data`.
-    file : ByteSource
-        What they were read from, for errors.
-    format : str
-        Name of its format, for errors.
-    places : numpy.ndarray, optional
-        Shape (n,), int64: where each stands in the file.
-    noun : str
-        What one of them is called in errors.
-    """
+    """Words in order, packed end to end."""
 
     def __init__(
         self,
@@ -60,25 +44,7 @@ class WordTable(Collection[str]):
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, limit: int | None = None) -> WordTable:
-        """Return the words of a file that embmap opens.
-
-        Parameters
-        ----------
-        vocabulary : Vocabulary
-            Its words.
-        limit : int, optional
-            No more than the first of them.
-
-        Returns
-        -------
-        WordTable
-            With their places in the file.
-
-        Raises
-        ------
-        FormatError
-            When the vocabulary is damaged.
-        """
+        """Return the words of a file that embmap opens."""
         records = vocabulary.records
         data, ends = bytearray(), array("q")
         for _, word in vocabulary.encoded(0, limit):
@@ -112,18 +78,7 @@ class WordTable(Collection[str]):
         return any(word == other for other in self)
 
     def encoded(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Return the bytes of the words of a range.
-
-        Parameters
-        ----------
-        start, stop : int, optional
-            The range.
-
-        Yields
-        ------
-        bytes
-            Of one word.
-        """
+        """Return the bytes of the words of a range."""
         begin = int(self._ends[start - 1]) if start else 0
         view = memoryview(self._data)
         for end in self._ends[start:stop].tolist():
@@ -131,55 +86,16 @@ class WordTable(Collection[str]):
             begin = end
 
     def decoded(self, start: int, stop: int) -> list[str]:
-        """Return a range of the words, with U+FFFD for bytes that are not UTF-8.
-
-        Parameters
-        ----------
-        start, stop : int
-            The range.
-
-        Returns
-        -------
-        list of str
-            The words.
-        """
+        """Return a range of the words, with U+FFFD for bytes that are not UTF-8."""
         return [word.decode(errors="replace") for word in self.encoded(start, stop)]
 
     def not_utf8(self, row: int, error: UnicodeDecodeError) -> FormatError:
-        """Return the error about a word that is not UTF-8.
-
-        Parameters
-        ----------
-        row : int
-            Which.
-        error : UnicodeDecodeError
-            What decoding it said.
-
-        Returns
-        -------
-        FormatError
-            With the offset of the wrong byte.
-        """
+        """Return the error about a word that is not UTF-8."""
         message = f"not UTF-8: {error.reason}; lossy conversion puts U+FFFD in place of such bytes"
         return self.error(row, message, error.start)
 
     def error(self, row: int, message: str, within: int = 0) -> FormatError:
-        """Return an error about a word.
-
-        Parameters
-        ----------
-        row : int
-            Which.
-        message : str
-            What is wrong with it.
-        within : int
-            Where in the word, in bytes.
-
-        Returns
-        -------
-        FormatError
-            That names the file, the offset and the word's number.
-        """
+        """Return an error about a word."""
         offset = None if self._places is None else int(self._places[row]) + within
         return FormatError(
             message,
@@ -190,18 +106,7 @@ class WordTable(Collection[str]):
         )
 
     def only(self, numbers: npt.NDArray[np.int64]) -> WordTable:
-        """Return some of the words.
-
-        Parameters
-        ----------
-        numbers : numpy.ndarray
-            Shape (n,), int64: which, in the order wanted.
-
-        Returns
-        -------
-        WordTable
-            Those words.
-        """
+        """Return some of the words."""
         starts = np.concatenate(([0], self._ends[:-1]))[numbers].tolist()
         ends = self._ends[numbers].tolist()
         view = memoryview(self._data)
@@ -245,30 +150,7 @@ def choose(
     refuse: Refuse | None = None,
     lossy: bool = False,
 ) -> Chosen:
-    """Choose the words to convert.
-
-    Parameters
-    ----------
-    table : WordTable
-        The words of the input.
-    wanted : iterable of str, optional
-        Only these.
-    refuse : callable, optional
-        Says of a word why the output cannot hold it; None if it can.
-    lossy : bool
-        Put U+FFFD in place of bytes that are not UTF-8 and leave words out that are refused,
-        instead of raising.
-
-    Returns
-    -------
-    Chosen
-        In the order of the input; of words that repeat the first.
-
-    Raises
-    ------
-    FormatError
-        For a word that is not UTF-8 or is refused.
-    """
+    """Choose the words to convert."""
     asked = None if wanted is None else set(wanted)
     data, ends, rows, hashes = bytearray(), array("q"), array("q"), array("Q")
     n_dropped = 0

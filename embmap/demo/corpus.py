@@ -48,16 +48,6 @@ def docstrings() -> Iterator[str]:
     The modules written in Python come first, in the order of their paths and from the top of each
     file to its end; files that cannot be read or parsed are left out. The built-in functions and
     classes and the modules compiled into the interpreter follow, in alphabetical order.
-
-    Yields
-    ------
-    str
-        One docstring with its indentation removed, never empty.
-
-    Raises
-    ------
-    RuntimeError
-        If this Python has no standard library source to read.
     """
     root = Path(sysconfig.get_path("stdlib"))
     trees = filter(None, map(_parse, _sources(root)))
@@ -74,18 +64,7 @@ def docstrings() -> Iterator[str]:
 
 
 def documents() -> Iterator[list[str]]:
-    """Yield the words of each docstring, without its interactive examples.
-
-    Yields
-    ------
-    list of str
-        The words of one docstring in their order, as `tokenize` gives them, never empty.
-
-    Raises
-    ------
-    RuntimeError
-        If this Python has no standard library source to read.
-    """
+    """Yield the words of each docstring, without its interactive examples."""
     for text in docstrings():
         words = tokenize(text)
         if words:
@@ -98,16 +77,6 @@ def tokenize(text: str) -> list[str]:
     A word starts with a letter and may hold digits, and single hyphens, underscores and
     apostrophes inside; the possessive ``'s`` is cut off. Numbers, punctuation and interactive
     examples (from a ``>>>`` line to the next blank line) are dropped.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-
-    Returns
-    -------
-    list of str
-        The words in their order, repeated as often as they occur.
 
     Examples
     --------

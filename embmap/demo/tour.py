@@ -42,22 +42,7 @@ class _Step(NamedTuple):
 
 
 def tour(console: Console, folder: Path | None = None) -> None:
-    """Make the files of the demonstration and show what embmap does with them.
-
-    Parameters
-    ----------
-    console : rich.console.Console
-        Where to print.
-    folder : pathlib.Path, optional
-        Where to keep the files; a temporary folder that is removed by default.
-
-    Raises
-    ------
-    RuntimeError
-        When this Python has no standard library source to read.
-    OSError
-        When the files cannot be written.
-    """
+    """Make the files of the demonstration and show what embmap does with them."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="embmap-demo-") as temporary:
             tour(console, Path(temporary))
@@ -262,22 +247,7 @@ def _show_slices(
 
 
 def nearest(opened: embmap.EmbeddingFile, word: str, n: int = 5) -> list[str]:
-    """Return the words whose vectors have the highest cosine with that of a word.
-
-    Parameters
-    ----------
-    opened : EmbeddingFile
-        A file whose rows for words have unit length.
-    word : str
-        A word; left out of the answer.
-    n : int
-        How many words to return.
-
-    Returns
-    -------
-    list of str
-        The nearest word first.
-    """
+    """Return the words whose vectors have the highest cosine with that of a word."""
     query = opened[word]
     matrix, words = opened.vectors, opened.vocab
     if matrix is None or words is None:

@@ -73,52 +73,20 @@ class SparseMatrix:
     def summed(
         cls, keys: NDArray[np.int64], weights: NDArray[np.float64], shape: tuple[int, int]
     ) -> SparseMatrix:
-        """Return the matrix whose entry ``key = row * shape[1] + column`` sums its weights.
-
-        Parameters
-        ----------
-        keys : numpy.ndarray
-            Array of shape ``(n,)`` and dtype int64, in any order and with repetitions.
-        weights : numpy.ndarray
-            Array of shape ``(n,)`` and dtype float64.
-        shape : tuple of int
-            The numbers of rows and columns.
-
-        Returns
-        -------
-        SparseMatrix
-            The sums, of dtype float64, without the entries that no key names.
-        """
+        """Return the matrix whose entry ``key = row * shape[1] + column`` sums its weights."""
         unique, inverse = np.unique(keys, return_inverse=True)
         values = np.bincount(inverse, weights, len(unique)).astype(np.float64)
         rows, columns = np.divmod(unique, shape[1])
         return cls(rows, columns, values, shape)
 
     def transposed(self) -> SparseMatrix:
-        """Return the transposed matrix.
-
-        Returns
-        -------
-        SparseMatrix
-            Matrix of shape ``(shape[1], shape[0])`` and dtype float64.
-        """
+        """Return the transposed matrix."""
         order = np.argsort(self.columns, kind="stable")
         shape = (self.shape[1], self.shape[0])
         return SparseMatrix(self.columns[order], self.rows[order], self.values[order], shape)
 
     def times(self, dense: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Multiply with a dense matrix.
-
-        Parameters
-        ----------
-        dense : numpy.ndarray
-            Array of shape ``(shape[1], k)`` and dtype float64.
-
-        Returns
-        -------
-        numpy.ndarray
-            Array of shape ``(shape[0], k)`` and dtype float64.
-        """
+        """Multiply with a dense matrix."""
         product = np.zeros((self.shape[0], dense.shape[1]))
         for begin in range(0, len(self.rows), _CHUNK_NNZ):
             part = slice(begin, begin + _CHUNK_NNZ)
@@ -139,30 +107,6 @@ def train(
     seed: int = 0,
 ) -> Embedding:
     """Compute an embedding of the words of a corpus.
-
-    Parameters
-    ----------
-    documents : iterable of sequence of str
-        The words of each document; no window crosses from one to the next.
-    dim : int, default 100
-        Length of the vectors.
-    min_count : int, default 5
-        How often a word must occur to be in the vocabulary; other words are taken out of their
-        document before the windows are laid.
-    window : int, default 3
-        How many words to either side of a word are its context.
-    seed : int, default 0
-        Seed of the random start of the decomposition, 0 or more.
-
-    Returns
-    -------
-    Embedding
-        The words that occur often enough, their vectors and the lengths of these.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range, or the vocabulary has fewer than `dim` words.
 
     Notes
     -----
@@ -195,30 +139,7 @@ def train(
 def sliced(
     documents: Sequence[Sequence[str]], embedding: Embedding, n_slices: int, *, window: int = 3
 ) -> Iterator[NDArray[np.float32]]:
-    """Compute how words are used in slices of a corpus, in the space of the whole of it.
-
-    Parameters
-    ----------
-    documents : sequence of sequence of str
-        The corpus that the embedding was computed from, in the order in which it is sliced.
-    embedding : Embedding
-        Its words and vectors.
-    n_slices : int
-        How many slices; each overlaps half of the one before it.
-    window : int, default 3
-        How many words to either side of a word are its context.
-
-    Yields
-    ------
-    numpy.ndarray
-        For each slice, array of shape ``(len(embedding.words), dim)`` and dtype float32, the rows
-        of length 1; a word that does not come in the slice has the vector of the whole corpus.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer documents than slices.
-    """
+    """Compute how words are used in slices of a corpus, in the space of the whole of it."""
     if not 1 <= n_slices <= len(documents):
         raise ValueError(f"{len(documents)} documents cannot be {n_slices} slices")
     index = {word: row for row, word in enumerate(embedding.words)}
@@ -240,29 +161,7 @@ def sliced(
 
 
 def cooccurrences(documents: Sequence[Sequence[int]], n_words: int, window: int) -> SparseMatrix:
-    """Count how often words stand near each other, the nearer the more.
-
-    Parameters
-    ----------
-    documents : sequence of sequence of int
-        The words of each document as numbers from 0 to ``n_words - 1``.
-    n_words : int
-        Size of the vocabulary.
-    window : int
-        How many words to either side of a word are counted. A neighbour at distance ``d`` counts
-        ``window + 1 - d``.
-
-    Returns
-    -------
-    SparseMatrix
-        Matrix of shape ``(n_words, 2 * n_words)``: entry ``(a, b)`` counts `b` to the right of
-        `a`, and entry ``(a, n_words + b)`` counts it to the left.
-
-    Raises
-    ------
-    ValueError
-        If the window is not positive.
-    """
+    """Count how often words stand near each other, the nearer the more."""
     if window < 1:
         raise ValueError(f"window must be at least 1, not {window}")
     shape = (n_words, 2 * n_words)
@@ -284,29 +183,7 @@ def subword_rows(
     rows_of: Callable[[str], Sequence[int]],
     n_rows: int,
 ) -> NDArray[np.float32]:
-    """Compute subword vectors whose sum over the n-grams of a word is near the word's vector.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The vocabulary.
-    vectors : numpy.ndarray
-        Array of shape ``(len(words), dim)`` and dtype float32, the vectors of the words.
-    rows_of : callable
-        Gives the rows of a word's n-grams; a row counts as often as it is given.
-    n_rows : int
-        Number of rows, such as the number of buckets.
-
-    Returns
-    -------
-    numpy.ndarray
-        Array of shape ``(n_rows, dim)`` and dtype float32. Rows that no word uses are zero.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many words as vectors, or a row is not in ``range(n_rows)``.
-    """
+    """Compute subword vectors whose sum over the n-grams of a word is near the word's vector."""
     if len(words) != len(vectors):
         raise ValueError(f"{len(words)} words, but {len(vectors)} vectors")
     rows = [list(rows_of(word)) for word in words]

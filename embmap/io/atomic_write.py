@@ -24,18 +24,7 @@ __all__ = ["Part", "Together", "refuse_overwriting", "replacing", "spool_beside"
 
 
 class Part(os.PathLike[str]):
-    """A file that :class:`Together` creates or replaces; writers take it in place of its path.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Raises
-    ------
-    OSError
-        When it is a folder, a pipe, a device or a loop of links.
-    """
+    """A file that :class:`Together` creates or replaces; writers take it in place of its path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fsdecode(path)
@@ -57,18 +46,7 @@ class Part(os.PathLike[str]):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open the temporary file; it is complete when the block ends without an error.
-
-        Yields
-        ------
-        binary file
-            Open for reading and writing, seekable; its ``name`` is a path that leads to it.
-
-        Raises
-        ------
-        OSError
-            When the folder does not exist or cannot be written.
-        """
+        """Open the temporary file; it is complete when the block ends without an error."""
         mode = None
         with contextlib.suppress(OSError):
             mode = self._target.stat().st_mode & 0o777
@@ -103,25 +81,13 @@ class Part(os.PathLike[str]):
         return os.open(self._named, flags, permissions)
 
     def take_name(self) -> None:
-        """Name the temporary file, if it has no name yet and is complete.
-
-        Raises
-        ------
-        OSError
-            When the folder has no room for another name.
-        """
+        """Name the temporary file, if it has no name yet and is complete."""
         if self._complete and self._nameless is not None and self._named is None:
             self._named = _temporary_name(self._target.parent)  # also if an interrupt comes next
             _link(self._nameless, self._named)
 
     def take_place(self) -> None:
-        """Rename the temporary file, which has a name, over the target.
-
-        Raises
-        ------
-        OSError
-            When the target cannot be replaced.
-        """
+        """Rename the temporary file, which has a name, over the target."""
         if not self._complete:
             return
         cast(Path, self._named).replace(self._target)
@@ -150,35 +116,13 @@ class Together:
         self._steps: list[Part | Path] = []
 
     def file(self, path: str | os.PathLike[str]) -> Part:
-        """Name a file to create or replace; it stays as it is if it is never opened.
-
-        Parameters
-        ----------
-        path : path-like
-            The file.
-
-        Returns
-        -------
-        Part
-            Whose ``open()`` gives the temporary file.
-
-        Raises
-        ------
-        OSError
-            When it is a folder, a pipe, a device or a loop of links.
-        """
+        """Name a file to create or replace; it stays as it is if it is never opened."""
         part = Part(path)
         self._steps.append(part)
         return part
 
     def remove(self, path: Path) -> None:
-        """Name a file to remove if it exists.
-
-        Parameters
-        ----------
-        path : pathlib.Path
-            The file; a link is removed and not the file that it names.
-        """
+        """Name a file to remove if it exists."""
         self._steps.append(path)
 
     def __enter__(self) -> Together:
@@ -211,42 +155,14 @@ class Together:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` when the block ends without an error.
-
-    Parameters
-    ----------
-    path : path-like
-        The file to create or replace. A :class:`Part` takes its place when its :class:`Together`
-        ends.
-
-    Yields
-    ------
-    binary file
-        Open for reading and writing, seekable; its ``name`` is a path that leads to it.
-
-    Raises
-    ------
-    OSError
-        When the folder does not exist or cannot be written, or `path` is no regular file.
-    """
+    """Open a temporary file that replaces `path` when the block ends without an error."""
     with contextlib.ExitStack() as stack:
         part = path if isinstance(path, Part) else stack.enter_context(Together()).file(path)
         yield stack.enter_context(part.open())
 
 
 def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
-    """Raise ValueError when a file that is read would be written.
-
-    Parameters
-    ----------
-    written, read : sequence of pathlib.Path
-        The files.
-
-    Raises
-    ------
-    ValueError
-        When they share one, or the first two to be written are the same.
-    """
+    """Raise ValueError when a file that is read would be written."""
     for target in written:
         for source in read:
             if target.exists() and source.exists() and target.samefile(source):
@@ -256,23 +172,7 @@ def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
 
 
 def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a nameless temporary file in the folder of a file, where there is room for it.
-
-    Parameters
-    ----------
-    path : path-like
-        The file that is being written.
-
-    Returns
-    -------
-    binary file
-        Open for reading and writing; gone once it is closed.
-
-    Raises
-    ------
-    OSError
-        When the folder does not exist or cannot be written, or `path` is no regular file.
-    """
+    """Open a nameless temporary file in the folder of a file, where there is room for it."""
     target = _target(path)
     try:
         return cast(BinaryIO, tempfile.TemporaryFile(dir=target.parent))

@@ -27,31 +27,7 @@ ACCESSES = get_args(Access)
 def open_mapped(
     path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
 ) -> ByteSource:
-    """Open a file for views or positional reads.
-
-    Parameters
-    ----------
-    path : path-like
-        A regular file.
-    backend : {"mmap", "read", "cached"}
-        Map the file, read the parts that are asked for, or read them only if they are in memory.
-    access : {"normal", "random", "sequential", "willneed"}
-        How it will be read: advice to the operating system's read-ahead.
-
-    Returns
-    -------
-    ByteSource
-        The open file; nothing but its size has been read.
-
-    Raises
-    ------
-    OSError
-        When it does not exist, is a folder, or may not be read.
-    UnsupportedError
-        When it is a pipe, socket or device, or its system knows no "cached".
-    ValueError
-        For an unknown `backend` or `access`.
-    """
+    """Open a file for views or positional reads."""
     if backend not in _CLASSES:
         raise ValueError(f"backend must be one of {', '.join(_CLASSES)}, not {backend!r}")
     if access not in ACCESSES:

@@ -32,15 +32,7 @@ Ranges = list[tuple[int, int]]
 
 
 class NotInMemoryError(BlockingIOError):
-    """Parts of a file opened with ``backend="cached"`` would have to be read from a disk.
-
-    Parameters
-    ----------
-    reader : object
-        Reads the file.
-    ranges : list of (int, int)
-        Offsets and sizes, in bytes.
-    """
+    """Parts of a file opened with ``backend="cached"`` would have to be read from a disk."""
 
     def __init__(self, reader: CachedFetch, ranges: Ranges) -> None:
         super().__init__(errno.EAGAIN, "not in memory", os.fspath(reader.path))
@@ -48,24 +40,12 @@ class NotInMemoryError(BlockingIOError):
         self._ranges = ranges
 
     def load(self) -> None:
-        """Have the system read them: to be called in a thread, before asking again.
-
-        Raises
-        ------
-        OSError
-            When they cannot be read.
-        """
+        """Have the system read them: to be called in a thread, before asking again."""
         self._reader.load(self._ranges)
 
 
 class CachedFetch(PositionalFetch):
-    """``fetch[start:stop]`` of what is in memory.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
+    """``fetch[start:stop]`` of what is in memory."""
 
     __slots__ = ("_latency", "_measured")
 
@@ -91,18 +71,7 @@ class CachedFetch(PositionalFetch):
         return bytes(data)
 
     def wait_for(self, ranges: Ranges) -> None:
-        """Have the system read a few ranges if its disk is quick.
-
-        Parameters
-        ----------
-        ranges : list of (int, int)
-            Offsets and sizes, in bytes.
-
-        Raises
-        ------
-        NotInMemoryError
-            When it was not lately, or nothing is known about it.
-        """
+        """Have the system read a few ranges if its disk is quick."""
         # Asking has made the system read them, which a good disk has done by now.
         absent = [each for each in ranges if not self._has(each)]
         known = time.monotonic() - self._measured < _REMEMBERED
@@ -112,13 +81,7 @@ class CachedFetch(PositionalFetch):
         self.load(absent)
 
     def load(self, ranges: Ranges) -> None:
-        """Have the system read ranges, however long it takes.
-
-        Parameters
-        ----------
-        ranges : list of (int, int)
-            Offsets and sizes, in bytes.
-        """
+        """Have the system read ranges, however long it takes."""
         absent = [each for each in ranges if not self._has(each)]  # others may have read some
         for start, nbytes in absent if len(absent) > 1 else ():  # the disk chooses the order
             os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
@@ -145,16 +108,6 @@ class CachedReads(PositionalReads):
     """A file read by position, but only what the system has in memory or gives at once.
 
     For the rest NotInMemoryError is raised, for event loops: a thread loads it, and they ask again.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-
-    Raises
-    ------
-    UnsupportedError
-        Where the operating system, or the file's, cannot tell what is in memory.
     """
 
     backend = "cached"

@@ -21,17 +21,6 @@ _U64 = struct.Struct("<Q")
 class FieldReader:
     """Reads fields one after the other from a range of a file.
 
-    Parameters
-    ----------
-    file : ByteSource
-        Where the bytes are.
-    format : str
-        Name of the format, for errors.
-    offset : int
-        Where to start, in bytes.
-    end : int, optional
-        Where the enclosing structure ends; the end of the file by default.
-
     Attributes
     ----------
     offset : int
@@ -54,25 +43,7 @@ class FieldReader:
         return self.end - self.offset
 
     def raw(self, nbytes: int, field: str) -> bytes:
-        """Return the next bytes and step over them.
-
-        Parameters
-        ----------
-        nbytes : int
-            How many.
-        field : str
-            What the format calls them.
-
-        Returns
-        -------
-        bytes
-            Exactly that many.
-
-        Raises
-        ------
-        TruncatedError
-            When fewer are left.
-        """
+        """Return the next bytes and step over them."""
         if nbytes > self.remaining:
             raise TruncatedError(
                 f"{nbytes} bytes are needed but only {max(self.remaining, 0)} are left",
@@ -83,90 +54,22 @@ class FieldReader:
         return data
 
     def u32(self, field: str) -> int:
-        """Return the next unsigned 32-bit integer.
-
-        Parameters
-        ----------
-        field : str
-            What the format calls it.
-
-        Returns
-        -------
-        int
-            Its value.
-
-        Raises
-        ------
-        TruncatedError
-            When the range ends before it.
-        """
+        """Return the next unsigned 32-bit integer."""
         value: int = _U32.unpack(self.raw(4, field))[0]
         return value
 
     def u64(self, field: str) -> int:
-        """Return the next unsigned 64-bit integer.
-
-        Parameters
-        ----------
-        field : str
-            What the format calls it.
-
-        Returns
-        -------
-        int
-            Its value.
-
-        Raises
-        ------
-        TruncatedError
-            When the range ends before it.
-        """
+        """Return the next unsigned 64-bit integer."""
         value: int = _U64.unpack(self.raw(8, field))[0]
         return value
 
     def string(self, field: str) -> str:
-        """Return the next string: a u32 byte length and that many bytes of UTF-8.
-
-        Parameters
-        ----------
-        field : str
-            What the format calls it.
-
-        Returns
-        -------
-        str
-            The decoded string.
-
-        Raises
-        ------
-        FormatError
-            When it is cut off or is not UTF-8.
-        """
+        """Return the next string: a u32 byte length and that many bytes of UTF-8."""
         data = self.raw(self.u32(f"{field} length"), field)
         return self.decode(data, self.offset - len(data), field)
 
     def decode(self, data: bytes, offset: int, field: str) -> str:
-        """Return bytes as strict UTF-8.
-
-        Parameters
-        ----------
-        data : bytes
-            What to decode.
-        offset : int
-            Where they stand in the file.
-        field : str
-            What the format calls them.
-
-        Returns
-        -------
-        str
-            The decoded string.
-
-        Raises
-        ------
-        FormatError
-            When they are not UTF-8.
-        """
+        """Return bytes as strict UTF-8."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -174,42 +77,12 @@ class FieldReader:
                 f"not UTF-8: {error.reason}", **self.where(field, offset + error.start)
             ) from None
 
-    def error(
-        self, message: str, field: str, *, back: int = 0, **details: Any
-    ) -> FormatError:  # numpydoc ignore=PR01
-        """Return a FormatError about the field that ended `back` bytes ago.
-
-        Parameters
-        ----------
-        message : str
-            What is wrong.
-        field : str
-            What the format calls it.
-        back : int
-            How many bytes before the present offset it starts.
-
-        Returns
-        -------
-        FormatError
-            To be raised by the caller.
-        """
+    def error(self, message: str, field: str, *, back: int = 0, **details: Any) -> FormatError:
+        """Return a FormatError about the field that ended `back` bytes ago."""
         return FormatError(message, **self.where(field, self.offset - back), **details)
 
     def where(self, field: str, offset: int | None = None) -> dict[str, Any]:
-        """Return the keywords that place an error.
-
-        Parameters
-        ----------
-        field : str
-            What the format calls it.
-        offset : int, optional
-            Where it stands; the present offset by default.
-
-        Returns
-        -------
-        dict
-            path, format, offset and field.
-        """
+        """Return the keywords that place an error."""
         return {
             "path": self._file.path,
             "format": self._format,

@@ -89,39 +89,14 @@ class ByteSource(ABC):
 
     @abstractmethod
     def current_nbytes(self) -> int:
-        """Return the size of the file now.
-
-        Returns
-        -------
-        int
-            In bytes.
-        """
+        """Return the size of the file now."""
 
     @abstractmethod
     def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        """Tell the operating system how a range will be read; a hint that may do nothing.
-
-        Parameters
-        ----------
-        access : {"normal", "random", "sequential", "willneed"}
-            The pattern, as for madvise(2) and posix_fadvise(2).
-        offset, nbytes : int, optional
-            The range; to the end of the file by default.
-        """
+        """Tell the operating system how a range will be read; a hint that may do nothing."""
 
     def check_range(self, offset: int, nbytes: int) -> None:
-        """Raise TruncatedError unless a range lies inside the file.
-
-        Parameters
-        ----------
-        offset, nbytes : int
-            The range, in bytes.
-
-        Raises
-        ------
-        TruncatedError
-            When it does not.
-        """
+        """Raise TruncatedError unless a range lies inside the file."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise TruncatedError(
                 f"{nbytes} bytes are needed here, but the file has {self.nbytes}",
@@ -134,11 +109,6 @@ class ByteSource(ABC):
 
         Reading a page of a map that lies beyond the end of its file kills the process, so whatever
         is about to touch many pages asks first.
-
-        Raises
-        ------
-        TruncatedError
-            When the file is smaller now.
         """
         now = self.current_nbytes()
         if now < self.nbytes:
@@ -150,41 +120,14 @@ class ByteSource(ABC):
             )
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return a copy of a range.
-
-        Parameters
-        ----------
-        offset, nbytes : int
-            The range, in bytes.
-
-        Returns
-        -------
-        bytes
-            Exactly `nbytes` of them.
-
-        Raises
-        ------
-        TruncatedError
-            When the range does not lie inside the file.
-        """
+        """Return a copy of a range."""
         self.check_range(offset, nbytes)
         return self.fetch[offset : offset + nbytes]
 
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
-        """Return the bytes of many small ranges, end to end.
-
-        Parameters
-        ----------
-        offsets, nbytes : numpy.ndarray
-            Shape (n,), int64: ranges known to lie inside the file.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (nbytes.sum(),), uint8.
-        """
+        """Return the bytes of many small ranges, end to end."""
         ends = (offsets + nbytes).tolist()
         parts = map(self.fetch.__getitem__, map(slice, offsets.tolist(), ends))
         return np.frombuffer(b"".join(parts), np.uint8)
@@ -192,27 +135,7 @@ class ByteSource(ABC):
     def array(
         self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
     ) -> npt.NDArray[Any]:
-        """Return a range as a read-only array.
-
-        Parameters
-        ----------
-        offset : int
-            Where it starts, in bytes; it may be unaligned, which ``flags.aligned`` then says.
-        dtype : dtype-like
-            Type of an element.
-        shape : int or sequence of int
-            Shape of the array, row-major.
-
-        Returns
-        -------
-        numpy.ndarray
-            A plain ndarray of that dtype and shape: a view with the mmap back end, else a copy.
-
-        Raises
-        ------
-        TruncatedError
-            When the range does not lie inside the file.
-        """
+        """Return a range as a read-only array."""
         dtype = np.dtype(dtype)
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         self.check_range(offset, math.prod(dims) * dtype.itemsize)
@@ -220,13 +143,7 @@ class ByteSource(ABC):
 
 
 class MemoryMap(ByteSource):
-    """A file mapped read-only by one ``numpy.memmap``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
+    """A file mapped read-only by one ``numpy.memmap``."""
 
     backend = "mmap"
 
@@ -275,13 +192,7 @@ class MemoryMap(ByteSource):
 
 
 class BytesFile(ByteSource):
-    """Bytes in memory behind the same face, for what is parsed before it is written.
-
-    Parameters
-    ----------
-    data : bytes
-        The bytes.
-    """
+    """Bytes in memory behind the same face, for what is parsed before it is written."""
 
     backend = "bytes"
 
@@ -308,18 +219,7 @@ class BytesFile(ByteSource):
 
 
 def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers in many ranges, end to end.
-
-    Parameters
-    ----------
-    starts, lengths : numpy.ndarray
-        Shape (n,), int64: the ranges.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (lengths.sum(),), int64.
-    """
+    """Return the numbers in many ranges, end to end."""
     firsts = lengths.cumsum() - lengths
     return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
 

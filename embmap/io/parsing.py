@@ -36,23 +36,7 @@ _TOKEN = re.compile(
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML that may have been made to do harm.
-
-    Parameters
-    ----------
-    text : str
-        The TOML.
-
-    Returns
-    -------
-    dict
-        Its values: numbers are finite, integers of 64 bits, and nothing is nested deeply.
-
-    Raises
-    ------
-    ValueError
-        When it is not TOML, or beyond a bound: 1 MiB, 32 levels, 65536 keys and values.
-    """
+    """Parse TOML that may have been made to do harm."""
     nbytes = len(text) if len(text) > LONGEST_TOML else len(text.encode())
     if nbytes > LONGEST_TOML:
         raise ValueError(f"the TOML has {nbytes} bytes, more than {LONGEST_TOML}")
@@ -67,25 +51,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def parse_json(
     text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """Parse JSON that may have been made to do harm.
-
-    Parameters
-    ----------
-    text : str or bytes
-        The JSON; bytes are UTF-8.
-    object_pairs_hook : callable, optional
-        Makes objects of their members, as for :func:`json.loads`.
-
-    Returns
-    -------
-    object
-        Its value.
-
-    Raises
-    ------
-    ValueError
-        When it is not JSON, or nested deeper than 256 levels.
-    """
+    """Parse JSON that may have been made to do harm."""
     try:
         value = json.loads(
             text.decode() if isinstance(text, bytes) else text, object_pairs_hook=object_pairs_hook

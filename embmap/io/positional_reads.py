@@ -18,13 +18,7 @@ __all__ = ["PositionalFetch", "PositionalReads", "pread"]
 
 
 class PositionalReads(ByteSource):
-    """A file read by position, with no shared cursor: threads may share it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
+    """A file read by position, with no shared cursor: threads may share it."""
 
     backend = "read"
 
@@ -69,13 +63,7 @@ class PositionalReads(ByteSource):
 
 
 class PositionalFetch:
-    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A regular file.
-    """
+    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes."""
 
     __slots__ = ("descriptor", "nbytes", "path")
 

@@ -40,24 +40,7 @@ _LEAST = 64  # rows that are proposed at the least
 
 
 class ApproximateIndex:
-    """A graph over the rows of a file, mapped.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The index file.
-    data : ByteSource
-        The file whose rows it is about.
-    shape : tuple of int
-        (rows, dim) that are searched.
-
-    Raises
-    ------
-    StaleIndexError
-        When it is missing, damaged, or belongs to other data.
-    ImportError
-        When usearch is not installed.
-    """
+    """A graph over the rows of a file, mapped."""
 
     def __init__(self, path: Path, data: ByteSource, shape: tuple[int, int]) -> None:
         usearch = _usearch()
@@ -106,27 +89,7 @@ class ApproximateIndex:
     def candidates(
         self, units: npt.NDArray[Any], n: int, excluded: list[npt.NDArray[np.int64]]
     ) -> list[npt.NDArray[np.int64]]:
-        """Return rows that are probably among the nearest.
-
-        Parameters
-        ----------
-        units : numpy.ndarray
-            Shape (m, dim): vectors of unit length, or of none.
-        n : int
-            How many rows are asked for.
-        excluded : list of numpy.ndarray
-            For each vector the rows that are no answer.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            For each vector int64 rows, each once; more than `n` where there are.
-
-        Raises
-        ------
-        StaleIndexError
-            When it names a row that does not exist.
-        """
+        """Return rows that are probably among the nearest."""
         found = []
         for unit, left_out in zip(units.astype(np.float32), excluded, strict=True):
             wanted = min(max(_PROPOSED * n, _LEAST) + len(left_out), max(len(self._graph), 1))
@@ -146,26 +109,6 @@ def build(
 
     Rows without a length and rows that are not finite are left out. The graph holds the others in
     half precision, in memory until it is written.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The index file to create or replace.
-    data : ByteSource
-        The file that the matrix is in.
-    matrix : Matrix
-        The rows.
-    n_rows : int
-        How many of them.
-    progress : callable or None
-        Called as ``progress(what, rows_done, n_rows)``.
-
-    Raises
-    ------
-    ImportError
-        When usearch is not installed.
-    OSError
-        When it cannot be written.
     """
     dim = matrix.shape[1]
     graph = _usearch().Index(ndim=dim, metric="cos", dtype="f16")

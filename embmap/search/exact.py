@@ -36,38 +36,14 @@ _ROUNDING = 2.0**-21  # generous, times dim: what a product of unit vectors may 
 
 
 def checked_metric(metric: str) -> Metric:
-    """Return the name of a metric if there is one of that name.
-
-    Parameters
-    ----------
-    metric : str
-        The name.
-
-    Returns
-    -------
-    {"cosine", "dot", "euclidean"}
-        The same.
-
-    Raises
-    ------
-    ValueError
-        When there is none.
-    """
+    """Return the name of a metric if there is one of that name."""
     if metric not in get_args(Metric):
         raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, not {metric!r}")
     return cast(Metric, metric)
 
 
 class ExactSearch:
-    """The first rows of a matrix, searched. Keeps their lengths: four bytes for each float32 row.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        The vectors.
-    n_rows : int
-        How many of its rows are searched, from the first on.
-    """
+    """Searches the first rows of a matrix. Keeps their lengths: four bytes a float32 row."""
 
     def __init__(self, matrix: Matrix, n_rows: int) -> None:
         self._matrix = matrix
@@ -82,31 +58,7 @@ class ExactSearch:
         metric: Metric = "cosine",
         excluded: Sequence[npt.NDArray[np.int64]] | None = None,
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Return the rows nearest to each of some vectors.
-
-        Parameters
-        ----------
-        queries : numpy.ndarray
-            Shape (m, dim): finite numbers.
-        n : int
-            How many rows for each.
-        metric : {"cosine", "dot", "euclidean"}
-            What "near" means.
-        excluded : sequence of numpy.ndarray, optional
-            For each query the rows that are left out, int64.
-
-        Returns
-        -------
-        list of (rows, scores)
-            For each query int64 rows of shape (up to n,) and their float64 scores, by falling
-            score, then rising row. A score is the cosine (0 where a vector has no length), the
-            dot product, or minus the distance. Rows that are not finite are never among them.
-
-        Raises
-        ------
-        FormatError
-            When a row cannot be decoded.
-        """
+        """Return the rows nearest to each of some vectors."""
         found = []
         for first in range(0, len(queries), _QUERIES):
             part = slice(first, first + _QUERIES)
@@ -117,27 +69,7 @@ class ExactSearch:
     def scored(
         self, queries: npt.NDArray[Any], n: int, rows: Sequence[npt.NDArray[np.int64]]
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Return the nearest of given rows, by their cosine.
-
-        Parameters
-        ----------
-        queries : numpy.ndarray
-            Shape (m, dim): finite numbers.
-        n : int
-            How many rows for each.
-        rows : sequence of numpy.ndarray
-            For each query rows that exist, each once, int64.
-
-        Returns
-        -------
-        list of (rows, scores)
-            As of :meth:`nearest`.
-
-        Raises
-        ------
-        FormatError
-            When a row cannot be decoded.
-        """
+        """Return the nearest of given rows, by their cosine."""
         ranking = _Ranking(self._matrix, queries, n, "cosine")
         which = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
@@ -425,19 +357,7 @@ class _LeftOut:
 
 
 def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the Euclidean lengths of rows.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        Shape (n, dim), float32 or float64.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n,), of the same dtype: infinity for rows longer than the dtype holds, NaN for rows
-        that are not finite.
-    """
+    """Return the Euclidean lengths of rows."""
     with np.errstate(all="ignore"):
         squares = vecdot(vectors, vectors)
         lengths = np.sqrt(squares)
@@ -452,18 +372,7 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def units_of(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return rows scaled to unit length; those of zeros stay zeros.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        Shape (n, dim), float64.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, dim), float64; NaN in rows that are not finite.
-    """
+    """Return rows scaled to unit length; those of zeros stay zeros."""
     vectors, lengths = _shortened(vectors)
     units: npt.NDArray[np.float64] = vectors / np.where(lengths == 0, 1, lengths)[:, np.newaxis]
     return units

@@ -63,15 +63,6 @@ class Similarity:
     """The words of an open file, compared. Keeps the lengths of their vectors once it needs them.
 
     The file is handed to each call: kept here, it would keep itself alive.
-
-    Parameters
-    ----------
-    words : Vocabulary or None
-        Its words.
-    matrix : Matrix
-        Its vectors.
-    beside : pathlib.Path
-        Where its approximate index is looked for.
     """
 
     def __init__(self, words: Vocabulary | None, matrix: Matrix, beside: Path) -> None:
@@ -93,28 +84,7 @@ class Similarity:
         exclude: Iterable[str | int] | None,
         proposed: bool,
     ) -> list[Any]:
-        """Answer :meth:`embmap.EmbeddingFile.most_similar`.
-
-        Parameters
-        ----------
-        file : Searched
-            The file.
-        query : str, array-like, or a list of either
-            One or several.
-        n : int
-            How many.
-        metric : {"cosine", "dot", "euclidean"}
-            What "near" means.
-        exclude : iterable of str or int or None
-            Words and rows that are no answer.
-        proposed : bool
-            Whether an approximate index chooses the rows that are compared.
-
-        Returns
-        -------
-        list of Neighbor, or of lists of Neighbor
-            One list for each query, or the only one.
-        """
+        """Answer :meth:`embmap.EmbeddingFile.most_similar`."""
         words, vectors, alone = self._queries(file, query)
         own = [None] * len(vectors) if words is None else [int(row) for row in file.find(words)]
         if exclude is None:
@@ -128,22 +98,7 @@ class Similarity:
     def build_approximate(
         self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
     ) -> Path:
-        """Write an approximate index and use it from now on.
-
-        Parameters
-        ----------
-        file : Searched
-            The file.
-        path : path-like or None
-            Where to write it; FILE.usearch by default.
-        progress : callable or None
-            Called as ``progress(what, done, total)``.
-
-        Returns
-        -------
-        pathlib.Path
-            The index file.
-        """
+        """Write an approximate index and use it from now on."""
         target = self._beside if path is None else Path(os.fsdecode(path))
         if target.exists() and target.samefile(file.path):
             raise ValueError(f"{target} holds the data; name another file for the index")
@@ -163,22 +118,7 @@ class Similarity:
         return self._approximate
 
     def analogy(self, file: Searched, a: Any, b: Any, c: Any, n: int) -> list[Any]:
-        """Answer :meth:`embmap.EmbeddingFile.analogy`.
-
-        Parameters
-        ----------
-        file : Searched
-            The file.
-        a, b, c : str, or list of str
-            The words of one question or of several.
-        n : int
-            How many.
-
-        Returns
-        -------
-        list of Neighbor, or of lists of Neighbor
-            One list for each question, or the only one.
-        """
+        """Answer :meth:`embmap.EmbeddingFile.analogy`."""
         alone = all(isinstance(words, str) for words in (a, b, c))
         asked = [[words] if isinstance(words, str) else list(words) for words in (a, b, c)]
         m = len(asked[0])
@@ -193,20 +133,7 @@ class Similarity:
         return found[0] if alone else found
 
     def similarity(self, file: Searched, word1: str, word2: str) -> float:
-        """Return the cosine of two words' vectors.
-
-        Parameters
-        ----------
-        file : Searched
-            The file.
-        word1, word2 : str
-            The words.
-
-        Returns
-        -------
-        float
-            Between -1 and 1; 0 where a vector has no length.
-        """
+        """Return the cosine of two words' vectors."""
         first, second = units_of(self._vectors(file, [word1, word2]))
         return min(max(float(vecdot(first, second)), -1.0), 1.0)
 

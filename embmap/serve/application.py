@@ -82,13 +82,7 @@ _MODEL_ROUTES = {
 
 
 def from_environment() -> ASGIApp:
-    """Return the application that the environment describes: what a worker process runs.
-
-    Returns
-    -------
-    ASGI application
-        With the settings in EMBMAP_SERVE_SETTINGS.
-    """
+    """Return the application that the environment describes: what a worker process runs."""
     # A thread that waits for Python's lock gets it after this long, however busy the loop is.
     sys.setswitchinterval(_SWITCH_SECONDS)
     settings = Settings.from_json(os.environ[SETTINGS])
@@ -99,25 +93,7 @@ def from_environment() -> ASGIApp:
 
 
 def application(settings: Settings, parent: int | None = None) -> ASGIApp:
-    """Return the application that serves some files.
-
-    Parameters
-    ----------
-    settings : Settings
-        Which, and what is refused.
-    parent : int, optional
-        The process that this one is a worker of, and ends with.
-
-    Returns
-    -------
-    ASGI application
-        Nothing has been opened yet.
-
-    Raises
-    ------
-    ValueError
-        When the settings would not be safe.
-    """
+    """Return the application that serves some files."""
     settings.check()
     limits = settings.limits
     models, pools, pages = Models(settings), Pools.of(limits), Pages()

@@ -20,13 +20,7 @@ _SCANNED = 200_000
 
 
 class Completion:
-    """The first words of a vocabulary, sorted.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary or None
-        The words.
-    """
+    """The first words of a vocabulary, sorted."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
@@ -40,25 +34,7 @@ class Completion:
         return self._vocabulary is None or len(self._vocabulary) <= _SCANNED
 
     def starting_with(self, prefix: str, n: int) -> list[str]:
-        """Return words that begin so.
-
-        Parameters
-        ----------
-        prefix : str
-            How.
-        n : int
-            How many at the most.
-
-        Returns
-        -------
-        list of str
-            By rising row.
-
-        Raises
-        ------
-        FormatError
-            When the vocabulary is damaged.
-        """
+        """Return words that begin so."""
         vocabulary = self._vocabulary
         if vocabulary is None:
             return []

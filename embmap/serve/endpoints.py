@@ -37,38 +37,14 @@ _DRAINED = 8  # times the limit: who is still sending hears of no refusal
 
 
 class Bodies:
-    """Reads the bodies of requests: JSON, not too long, in time.
-
-    Parameters
-    ----------
-    limits : Limits
-        What is refused.
-    large : Slots
-        Taken by bodies that are not small, for as long as they arrive.
-    """
+    """Reads the bodies of requests: JSON, not too long, in time."""
 
     def __init__(self, limits: Limits, large: Slots) -> None:
         self._limits = limits
         self._large = large
 
     async def read(self, request: Request) -> bytes:
-        """Return the body of a request once all of it is there.
-
-        Parameters
-        ----------
-        request : Request
-            The request.
-
-        Returns
-        -------
-        bytes
-            Its body.
-
-        Raises
-        ------
-        Problem
-            408, 413, 415 or 429.
-        """
+        """Return the body of a request once all of it is there."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:
             # Also what keeps pages of other sites from sending requests here.
@@ -114,21 +90,7 @@ class Bodies:
 
 
 class Endpoint:
-    """What one route does, as an ASGI application: whatever is raised becomes a problem.
-
-    Parameters
-    ----------
-    template : str
-        The path of the route.
-    respond : callable
-        Returns the response to a request, whose body is in its scope.
-    large : Slots
-        Taken by answers that are not small, for as long as they are sent.
-    slots : Slots, optional
-        Taken by its requests from when they are there until their answer is.
-    bodies : Bodies, optional
-        Reads their bodies, where they have any.
-    """
+    """What one route does, as an ASGI application: whatever is raised becomes a problem."""
 
     def __init__(
         self,
@@ -194,19 +156,7 @@ class Task(NamedTuple):
 
 
 class ModelEndpoint:
-    """Asks a model and responds with what a handler answers.
-
-    Parameters
-    ----------
-    task : Task
-        What is asked.
-    models : Models
-        The files.
-    pool : Pool
-        The threads.
-    limits : Limits
-        What is refused.
-    """
+    """Asks a model and responds with what a handler answers."""
 
     def __init__(self, task: Task, models: Models, pool: Pool, limits: Limits) -> None:
         self._task = task
@@ -289,35 +239,13 @@ async def _send(found: Response, send: Send) -> None:
 
 
 def response(answer: Answer) -> Response:
-    """Return the response that carries an answer.
-
-    Parameters
-    ----------
-    answer : Answer
-        The answer.
-
-    Returns
-    -------
-    Response
-        Status 200.
-    """
+    """Return the response that carries an answer."""
     headers = {"Cache-Control": "no-store", "Vary": "Accept", **answer.headers}
     return Response(answer.content, media_type=answer.media_type, headers=headers)
 
 
 def response_of(problem: Problem) -> Response:
-    """Return the response that tells a problem.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem.
-
-    Returns
-    -------
-    Response
-        With its status.
-    """
+    """Return the response that tells a problem."""
     headers = {"Cache-Control": "no-store", **problem.headers}
     return Response(problem.body(), problem.status, headers, JSON)
 

@@ -16,15 +16,7 @@ __all__ = ["Fields", "body_fields", "query_fields"]
 
 
 class Fields:
-    """Named values of a request. Whoever has taken all he knows calls :meth:`check_rest`.
-
-    Parameters
-    ----------
-    values : mapping
-        As they came.
-    limits : Limits
-        What is refused.
-    """
+    """Named values of a request. Whoever has taken all he knows calls :meth:`check_rest`."""
 
     def __init__(self, values: Mapping[str, Any], limits: Limits) -> None:
         self._values = dict(values)
@@ -35,61 +27,22 @@ class Fields:
         return name in self._values
 
     def check_rest(self) -> None:
-        """Refuse fields that nobody took.
-
-        Raises
-        ------
-        Problem
-            400 for a field that means nothing here.
-        """
+        """Refuse fields that nobody took."""
         for name in self._values:
             refuse(f"there is no field {name[:100]!r} here")
 
     def word(self, name: str) -> str:
-        """Take a word.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-
-        Returns
-        -------
-        str
-            UTF-8 can hold it.
-        """
+        """Take a word."""
         if name not in self._values:
             refuse(f"{name!r} is missing")
         return checked_word(self._values.pop(name))
 
     def words(self, name: str) -> list[str]:
-        """Take a list of words.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-
-        Returns
-        -------
-        list of str
-            Not too many.
-        """
+        """Take a list of words."""
         return [checked_word(word) for word in self._list(name)]
 
     def rows(self, name: str) -> list[int]:
-        """Take a list of row numbers.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-
-        Returns
-        -------
-        list of int
-            Not negative, and not too many.
-        """
+        """Take a list of row numbers."""
         rows = [_whole(row) for row in self._list(name)]
         for row in rows:
             if type(row) is not int or row < 0:
@@ -105,20 +58,7 @@ class Fields:
         return values
 
     def vector(self, name: str, dim: int) -> npt.NDArray[np.float64]:
-        """Take a vector.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-        dim : int
-            How long it has to be.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (dim,), float64, finite.
-        """
+        """Take a vector."""
         values = self._values.pop(name)
         if not isinstance(values, list) or len(values) != dim:
             refuse(f"{name!r} takes a list of {dim} numbers")
@@ -133,42 +73,14 @@ class Fields:
         return vector
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Take one of some values; the first of them when it is not there.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-        choices : tuple of str
-            The values.
-
-        Returns
-        -------
-        str
-            One of them.
-        """
+        """Take one of some values; the first of them when it is not there."""
         value = self._values.pop(name, choices[0])
         if not isinstance(value, str) or value not in choices:
             refuse(f"{name!r} is one of {', '.join(choices)}")
         return value
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Take a whole number.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-        default : int
-            What it is when it is not there.
-        least, most : int
-            What it may be.
-
-        Returns
-        -------
-        int
-            The number.
-        """
+        """Take a whole number."""
         value = self._values.pop(name, default)
         if isinstance(value, str):
             digits = value.removeprefix("-")
@@ -180,20 +92,7 @@ class Fields:
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Take a truth value.
-
-        Parameters
-        ----------
-        name : str
-            Of the field.
-        default : bool
-            What it is when it is not there.
-
-        Returns
-        -------
-        bool
-            The value.
-        """
+        """Take a truth value."""
         value = self._values.pop(name, default)
         if isinstance(value, str) and value in ("true", "false"):
             return value == "true"
@@ -208,36 +107,12 @@ def _whole(value: Any) -> Any:
 
 
 def refuse(message: str, code: str = "bad_request") -> NoReturn:
-    """Refuse a request.
-
-    Parameters
-    ----------
-    message : str
-        Why.
-    code : str
-        For programs.
-
-    Raises
-    ------
-    Problem
-        400, always.
-    """
+    """Refuse a request."""
     raise Problem(400, code, message)
 
 
 def checked_word(word: object) -> str:
-    """Return a word that may be asked for, of any length: bodies and heads are bounded.
-
-    Parameters
-    ----------
-    word : object
-        What a request says.
-
-    Returns
-    -------
-    str
-        The word.
-    """
+    """Return a word that may be asked for, of any length: bodies and heads are bounded."""
     if not isinstance(word, str):
         refuse("a word is a string")
     try:
@@ -248,20 +123,7 @@ def checked_word(word: object) -> str:
 
 
 def body_fields(body: bytes, limits: Limits) -> Fields:
-    """Return the fields of a JSON object.
-
-    Parameters
-    ----------
-    body : bytes
-        The body of a request.
-    limits : Limits
-        What is refused.
-
-    Returns
-    -------
-    Fields
-        Its members.
-    """
+    """Return the fields of a JSON object."""
     try:
         values = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -272,20 +134,7 @@ def body_fields(body: bytes, limits: Limits) -> Fields:
 
 
 def query_fields(pairs: list[tuple[str, str]], limits: Limits) -> Fields:
-    """Return the fields of a query.
-
-    Parameters
-    ----------
-    pairs : list of (str, str)
-        Names and values.
-    limits : Limits
-        What is refused.
-
-    Returns
-    -------
-    Fields
-        Each of them once.
-    """
+    """Return the fields of a query."""
     values = dict(pairs)
     if len(values) < len(pairs):
         refuse("a parameter stands here twice")

@@ -34,42 +34,14 @@ class Opener(Protocol):
 
 
 class IndexFolder:
-    """Where the indexes over the words of one served file lie.
-
-    Parameters
-    ----------
-    folder : path-like
-        The server's own; it is made when it is needed.
-    name : str
-        What the server calls the file.
-    """
+    """Where the indexes over the words of one served file lie."""
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self._folder = Path(folder)
         self._name = name
 
     def path_for(self, label: str, opened: Opener) -> Path | None:
-        """Return an index over the words of the file, making it unless another worker has.
-
-        Parameters
-        ----------
-        label : str
-            Tells this content of the file from earlier ones; can be part of a file's name.
-        opened : callable
-            Opens this content: ``opened(index, backend)``.
-
-        Returns
-        -------
-        pathlib.Path or None
-            The index; None for a file without words.
-
-        Raises
-        ------
-        FormatError
-            When the file or its words are damaged.
-        OSError
-            When it cannot be read, or the index cannot be written.
-        """
+        """Return an index over the words of the file, making it unless another worker has."""
         path = self._folder / f"{label}{SUFFIX}"
         if path.exists():
             return path

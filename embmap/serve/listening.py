@@ -25,20 +25,7 @@ _FEWEST = 16
 
 
 def affordable_connections(most: int, n_models: int) -> int:
-    """Raise the limit of descriptors as far as is allowed, and return how many connections fit.
-
-    Parameters
-    ----------
-    most : int
-        How many would be taken without a limit.
-    n_models : int
-        How many files are served.
-
-    Returns
-    -------
-    int
-        For each process.
-    """
+    """Raise the limit of descriptors as far as is allowed, and return how many connections fit."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -53,25 +40,7 @@ def affordable_connections(most: int, n_models: int) -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Parameters
-    ----------
-    host : str
-        A name or an address.
-    port : int
-        0 takes a free one.
-
-    Returns
-    -------
-    socket.socket
-        Worker processes can inherit it.
-
-    Raises
-    ------
-    OSError
-        When nothing can listen there.
-    """
+    """Return a socket that listens."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -92,7 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class Listening(socket.socket):  # numpydoc ignore=PR01
+class Listening(socket.socket):
     """A socket from which an event loop accepts a few connections at a time.
 
     asyncio accepts until nobody waits, before it lets anybody close a connection, and logs each
@@ -110,20 +79,7 @@ class Listening(socket.socket):  # numpydoc ignore=PR01
         return _inherited, (reduction.DupFd(self.fileno()),)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection.
-
-        Returns
-        -------
-        tuple
-            The connection and the address of the client.
-
-        Raises
-        ------
-        BlockingIOError
-            When nobody waits, or others should have their turn.
-        OSError
-            When there is no descriptor at all.
-        """
+        """Accept a connection."""
         if not self._n_left:
             self._n_left = _ACCEPTED_AT_ONCE
             raise BlockingIOError

@@ -37,18 +37,7 @@ MISSING = ("error", "null", "subwords")
 
 
 def vectors(call: Call) -> Answer:
-    """Answer ``GET /v1/{name}/vectors/{word}``: one vector, of a DWE file at a time step.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Word, row (null where it was composed from subwords), vector.
-    """
+    """Answer ``GET /v1/{name}/vectors/{word}``: one vector, of a DWE file at a time step."""
     word, media_type = call.path_word(), call.media_type()
     file = asked_file(call)
     matrix = check_vectors(file)
@@ -69,18 +58,7 @@ def vectors(call: Call) -> Answer:
 
 
 def lookup(call: Call) -> Answer:
-    """Answer ``POST /v1/{name}/lookup``: many vectors.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Rows, vectors, and words if they were asked for.
-    """
+    """Answer ``POST /v1/{name}/lookup``: many vectors."""
     fields = call.fields
     missing = fields.choice("missing", MISSING)
     over_time = fields.flag("trajectories")
@@ -131,26 +109,7 @@ def lookup(call: Call) -> Answer:
 def look_up(
     file: EmbeddingFile, words: list[str] | None, rows: npt.NDArray[np.int64], missing: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return the vectors of words or rows, and which of them there are.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The file, or a time step of it.
-    words : list of str or None
-        The words, if words were asked for.
-    rows : numpy.ndarray
-        Shape (n,), int64: their rows, -1 where absent.
-    missing : {"error", "null", "subwords"}
-        What to do about those; with "error" there are none.
-
-    Returns
-    -------
-    vectors : numpy.ndarray
-        Shape (n, dim), or (n, T, dim).
-    known : numpy.ndarray
-        Shape (n,), bool.
-    """
+    """Return the vectors of words or rows, and which of them there are."""
     known = rows >= 0
     safe = np.where(known, rows, 0) if len(file) else rows[known]
     found = check_vectors(file).take(safe)
@@ -167,40 +126,14 @@ def look_up(
 
 
 def check_known(words: list[str], rows: npt.NDArray[np.int64]) -> None:
-    """Refuse unknown words.
-
-    Parameters
-    ----------
-    words : list of str
-        The words.
-    rows : numpy.ndarray
-        Shape (n,), int64: their rows, -1 where absent.
-
-    Raises
-    ------
-    Problem
-        404, about the first of them.
-    """
+    """Refuse unknown words."""
     unknown = np.flatnonzero(rows < 0)
     if unknown.size:
         raise unknown_word(words[int(unknown[0])], unknown.size)
 
 
 def existing(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
-    """Return rows that all exist, or refuse.
-
-    Parameters
-    ----------
-    rows : list of int
-        The rows.
-    file : EmbeddingFile
-        The file.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n,), int64.
-    """
+    """Return rows that all exist, or refuse."""
     n_rows = file.shape[0]
     for row in rows:
         if row >= n_rows:

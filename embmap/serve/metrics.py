@@ -28,15 +28,7 @@ _VECTORS = _SECONDS + 1
 
 
 class Metrics:
-    """The counts of one worker. Only its event loop changes them.
-
-    Parameters
-    ----------
-    routes : sequence of str
-        Templates of paths; requests to others are counted as "other".
-    folder : path-like or None
-        Where all workers of a server keep theirs.
-    """
+    """The counts of one worker. Only its event loop changes them."""
 
     def __init__(self, routes: Sequence[str], folder: str | None = None) -> None:
         self._routes = (*routes, "other")
@@ -50,19 +42,7 @@ class Metrics:
             self._own = _counts(self._path, shape)
 
     def count(self, route: str, status: int, seconds: float, vectors: int) -> None:
-        """Count a response.
-
-        Parameters
-        ----------
-        route : str
-            Its template.
-        status : int
-            Its status.
-        seconds : float
-            How long it took.
-        vectors : int
-            How many vectors it held.
-        """
+        """Count a response."""
         counts = self._own[self._places.get(route, len(self._routes) - 1)]
         counts[STATUSES.index(status) if status in STATUSES else len(STATUSES) - 1] += 1
         counts[len(STATUSES) + bisect_left(BOUNDS, seconds)] += 1
@@ -70,13 +50,7 @@ class Metrics:
         counts[_VECTORS] += vectors
 
     def text(self) -> str:
-        """Return the counts of all workers.
-
-        Returns
-        -------
-        str
-            In the text format of Prometheus, version 0.0.4.
-        """
+        """Return the counts of all workers."""
         return "\n".join((*self._lines(self._total()), ""))
 
     def _total(self) -> npt.NDArray[np.float64]:

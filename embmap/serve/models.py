@@ -42,20 +42,10 @@ _LOG = logging.getLogger("embmap.serve")
 class Watched:
     """Files held open to see whether they change, wherever their paths lead later.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        The files.
-
     Attributes
     ----------
     signature : tuple
         Device, inode, size and times of each, as they are now.
-
-    Raises
-    ------
-    OSError
-        When one is not there.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -72,13 +62,7 @@ class Watched:
             os.close(each)
 
     def is_unchanged(self) -> bool:
-        """Return whether nobody has written to them.
-
-        Returns
-        -------
-        bool
-            Also true of a file that was replaced, removed or linked, but not written to.
-        """
+        """Return whether nobody has written to them."""
         for descriptor, before in zip(self._descriptors, self._found, strict=True):
             now = os.fstat(descriptor)
             if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -89,33 +73,13 @@ class Watched:
         return True
 
     def is_of(self, file: EmbeddingFile) -> bool:
-        """Return whether these are the files that an open file reads.
-
-        Parameters
-        ----------
-        file : EmbeddingFile
-            The open file.
-
-        Returns
-        -------
-        bool
-            By device and inode.
-        """
+        """Return whether these are the files that an open file reads."""
         found = [(each.st_dev, each.st_ino) for each in self._found]
         return found == [each.identity for each in file.mapped_files]
 
 
 class Version:
     """A file as it was when it was opened.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The open file.
-    cached : EmbeddingFile or None
-        The same file, opened to be read only as far as it is in memory.
-    watched : Watched
-        The same file and that of its words, to see whether they change.
 
     Attributes
     ----------
@@ -135,29 +99,13 @@ class Version:
         self.completion = Completion(file.vocab)
 
     def check_unchanged(self) -> None:
-        """Raise unless what was read can be trusted.
-
-        Raises
-        ------
-        Problem
-            503 when the file was written to, as half of each may have been read.
-        """
+        """Raise unless what was read can be trusted."""
         if not self._watched.is_unchanged():
             raise unavailable("the file changed while it was read")
 
 
 class Model:
-    """A file under a name, for one event loop.
-
-    Parameters
-    ----------
-    source : ModelSource
-        Which file.
-    backend : {"mmap", "read"}
-        How it is read.
-    folder : path-like, optional
-        Where its index is kept for all workers; without it nobody else can map the index.
-    """
+    """A file under a name, for one event loop."""
 
     def __init__(
         self,
@@ -176,25 +124,7 @@ class Model:
         self._folder = folder
 
     def open(self, index: IndexChoice = "auto", backend: Backend | None = None) -> EmbeddingFile:
-        """Open the file.
-
-        Parameters
-        ----------
-        index : str or path-like
-            Where its index comes from, as for :func:`embmap.open`.
-        backend : str, optional
-            How it is read, if not as all are.
-
-        Returns
-        -------
-        EmbeddingFile
-            Nothing of it has been read.
-
-        Raises
-        ------
-        EmbmapError, OSError, ValueError
-            When it cannot be.
-        """
+        """Open the file."""
         backend = backend or self._backend
         return embmap.open(self._path, backend=backend, index=index, vocab=self._vocab)
 
@@ -202,16 +132,6 @@ class Model:
         """Return the file as it is on disk now, opening it if need be.
 
         A request that began with an earlier version keeps it: replaced files live on until then.
-
-        Returns
-        -------
-        Version
-            The open file.
-
-        Raises
-        ------
-        Problem
-            503 when it cannot be opened, or its index takes long to build.
         """
         until = time.monotonic() + _PATIENCE
         version: Version | None = None
@@ -333,13 +253,7 @@ class Model:
         return _signature_of(found)
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` says about it.
-
-        Returns
-        -------
-        dict
-            Name, whether it is available, and its sizes if so.
-        """
+        """Return what ``GET /v1/models`` says about it."""
         try:
             with self.open("memory") as file:
                 return self._facts_of(file)
@@ -364,13 +278,7 @@ class Model:
 
 
 class Models:
-    """All files of a server, by name.
-
-    Parameters
-    ----------
-    settings : Settings
-        Which files.
-    """
+    """All files of a server, by name."""
 
     def __init__(self, settings: Settings) -> None:
         self._models = {}
@@ -388,13 +296,7 @@ class Models:
             raise Problem(404, "unknown_model", "no model has this name") from None
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return what is known about each.
-
-        Returns
-        -------
-        list of dict
-            In the order they were given.
-        """
+        """Return what is known about each."""
         return [model.facts() for model in self._models.values()]
 
 

@@ -14,18 +14,7 @@ _NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
 
 
 def description(limits: Limits) -> dict[str, Any]:
-    """Return the description of the interface.
-
-    Parameters
-    ----------
-    limits : Limits
-        What a request may ask for.
-
-    Returns
-    -------
-    dict
-        JSON-able.
-    """
+    """Return the description of the interface."""
     n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
     name = _parameter("name", "path", _STRING)
     in_path = _parameter("word", "path", {"type": "string", "minLength": 1})

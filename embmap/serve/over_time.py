@@ -13,18 +13,7 @@ __all__ = ["related", "trajectory"]
 
 
 def trajectory(call: Call) -> Answer:
-    """Answer ``GET /v1/{name}/trajectory/{word}``.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Cosines with the first step or with another word, and the vectors if asked for.
-    """
+    """Answer ``GET /v1/{name}/trajectory/{word}``."""
     fields, file = call.fields, dynamic_file(call.file)
     call.media_type(many=False)
     word = call.path_word()
@@ -51,18 +40,7 @@ def trajectory(call: Call) -> Answer:
 
 
 def related(call: Call) -> Answer:
-    """Answer ``GET /v1/{name}/related/{word}``.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Neighbors at a time step, by dot product.
-    """
+    """Answer ``GET /v1/{name}/related/{word}``."""
     fields, file = call.fields, dynamic_file(call.file)
     call.media_type(many=False)
     word = call.path_word()

@@ -33,13 +33,7 @@ class _Page(NamedTuple):
 
 
 class Pages:
-    """The files, read once. Only what is there at the start is ever served.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Where they are.
-    """
+    """The files, read once. Only what is there at the start is ever served."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._pages: dict[str, _Page] = {}
@@ -52,23 +46,7 @@ class Pages:
                 self._pages[name] = _Page(content, kind or "application/octet-stream", tag)
 
     def response(self, request: Request) -> Response:
-        """Return a file; 304 when the browser has it.
-
-        Parameters
-        ----------
-        request : Request
-            For ``/`` or ``/static/...``.
-
-        Returns
-        -------
-        Response
-            Browsers keep it and ask each time whether it has changed.
-
-        Raises
-        ------
-        Problem
-            404 for any other path.
-        """
+        """Return a file; 304 when the browser has it."""
         page = self._pages.get(request.path_params.get("path", "index.html"))
         if page is None:
             raise Problem(404, "not_found", "there is nothing here")

@@ -22,15 +22,7 @@ __all__ = ["Pool", "Pools", "Slots"]
 
 
 class Slots:
-    """A bounded number of things at once.
-
-    Parameters
-    ----------
-    n : int
-        How many.
-    what : str
-        What they are called in refusals: "look-ups", say.
-    """
+    """A bounded number of things at once."""
 
     def __init__(self, n: int, what: str) -> None:
         self._n = n
@@ -39,18 +31,7 @@ class Slots:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Take a slot for as long as the block lasts.
-
-        Yields
-        ------
-        None
-            Once it is taken.
-
-        Raises
-        ------
-        Problem
-            429 when there is none left.
-        """
+        """Take a slot for as long as the block lasts."""
         if self._n_taken >= self._n:
             told = f"too many {self._what} at once"
             raise Problem(429, "busy", told, {"Retry-After": "1"})
@@ -70,17 +51,7 @@ class Slots:
 
 
 class Pool:
-    """Threads and slots of one kind of requests, for one event loop.
-
-    Parameters
-    ----------
-    slots : Slots
-        How many requests at once.
-    threads : int
-        How many threads answer them; requests wait for one in the order in which they came.
-    seconds : float
-        How long an answer may take, waiting included.
-    """
+    """Threads and slots of one kind of requests, for one event loop."""
 
     def __init__(self, slots: Slots, threads: int, seconds: float) -> None:
         self.slots = slots
@@ -88,38 +59,13 @@ class Pool:
         self._executor = ThreadPoolExecutor(threads, "embmap-serve")
 
     def deadline(self) -> float:
-        """Return when an answer that is begun now has to be there.
-
-        Returns
-        -------
-        float
-            In seconds, as ``time.monotonic()`` counts them.
-        """
+        """Return when an answer that is begun now has to be there."""
         return time.monotonic() + self._seconds
 
     async def run(self, until: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread.
 
         A thread cannot be stopped: one that takes too long keeps a slot until it ends.
-
-        Parameters
-        ----------
-        until : float
-            Its :meth:`deadline`.
-        function : callable
-            What to call.
-        *arguments : object
-            With what.
-
-        Returns
-        -------
-        object
-            What it returned.
-
-        Raises
-        ------
-        Problem
-            408 when it takes too long, or no thread was free in time.
         """
         work = self._executor.submit(function, *arguments)
         future = asyncio.wrap_future(work)
@@ -162,18 +108,7 @@ class Pools(NamedTuple):
 
     @classmethod
     def of(cls, limits: Limits) -> Pools:
-        """Return what some limits allow.
-
-        Parameters
-        ----------
-        limits : Limits
-            The limits.
-
-        Returns
-        -------
-        Pools
-            Without any request.
-        """
+        """Return what some limits allow."""
         n_search_threads = max(n_threads() - 1, 1)
         return cls(
             Pool(Slots(limits.requests, "look-ups"), limits.threads, limits.seconds),

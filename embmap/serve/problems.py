@@ -14,21 +14,7 @@ __all__ = ["Problem", "problem_of"]
 
 
 class Problem(Exception):  # noqa: N818 (the word of RFC 9457)
-    """An answer that is an error.
-
-    Parameters
-    ----------
-    status : int
-        Of the response.
-    code : str
-        For programs.
-    message : str
-        For people.
-    headers : dict, optional
-        Further headers.
-    **facts : object
-        What else stands beside code and message.
-    """
+    """An answer that is an error."""
 
     def __init__(
         self,
@@ -44,29 +30,12 @@ class Problem(Exception):  # noqa: N818 (the word of RFC 9457)
         self._error = {"code": code, "message": message, **facts}
 
     def body(self) -> bytes:
-        """Return the JSON of the response.
-
-        Returns
-        -------
-        bytes
-            ``{"error": {"code", "message", ...}}``.
-        """
+        """Return the JSON of the response."""
         return json.dumps({"error": self._error}).encode()
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return what a request is told about an error.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised while answering it.
-
-    Returns
-    -------
-    Problem
-        500 for what nobody thought of.
-    """
+    """Return what a request is told about an error."""
     match error:
         case Problem():
             return error
@@ -83,35 +52,11 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def unavailable(message: str) -> Problem:
-    """Return the problem of a file that cannot be served now.
-
-    Parameters
-    ----------
-    message : str
-        Why not.
-
-    Returns
-    -------
-    Problem
-        Status 503.
-    """
+    """Return the problem of a file that cannot be served now."""
     return Problem(503, "model_unavailable", message, {"Retry-After": "1"})
 
 
 def unknown_word(word: str, n_unknown: int = 1) -> Problem:
-    """Return the problem of a word that has no vector.
-
-    Parameters
-    ----------
-    word : str
-        The word, or the first of them.
-    n_unknown : int
-        How many there are.
-
-    Returns
-    -------
-    Problem
-        Status 404.
-    """
+    """Return the problem of a word that has no vector."""
     told = str(UnknownWordError(word, n_unknown=n_unknown))
     return Problem(404, "unknown_word", told, word=word, n_unknown=n_unknown)

@@ -26,20 +26,7 @@ _START_SECONDS = 60.0
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, and finish what is being answered then.
-
-    Parameters
-    ----------
-    settings : Settings
-        Which files, and where.
-    say : callable
-        Called with the URL once requests are answered.
-
-    Raises
-    ------
-    EmbmapError, OSError, ValueError
-        When a file cannot be opened, or the settings would not be safe.
-    """
+    """Serve until SIGTERM or SIGINT, and finish what is being answered then."""
     settings.check()
     if settings.token_file is not None:
         read_token(settings.token_file)

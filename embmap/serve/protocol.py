@@ -65,7 +65,7 @@ class _Reading(FlowControl):
             super().resume_reading()
 
 
-class BoundedHttp(HttpToolsProtocol):  # numpydoc ignore=PR01
+class BoundedHttp(HttpToolsProtocol):
     """A connection: heads of 32 KiB within 10 seconds; it ends if nothing is taken for 20.
 
     A connection is not read while a request is queued behind the one that is being answered.
@@ -294,11 +294,5 @@ def _taken(transport: asyncio.Transport) -> int:
 
 @cache
 def warn_once(message: str) -> None:
-    """Log a warning the first time.
-
-    Parameters
-    ----------
-    message : str
-        What to log.
-    """
+    """Log a warning the first time."""
     _LOG.warning(message)

@@ -52,25 +52,7 @@ class Answer(NamedTuple):
 
 
 def chosen(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the media type that a request likes best.
-
-    Parameters
-    ----------
-    accept : str or None
-        Its Accept header.
-    offered : sequence of str
-        What there is, the default first.
-
-    Returns
-    -------
-    str
-        One of those offered.
-
-    Raises
-    ------
-    Problem
-        406 when it accepts none of them, 431 when the header has more than 1024 bytes.
-    """
+    """Return the media type that a request likes best."""
     if not accept or not accept.strip():
         return offered[0]
     if len(accept) > _ACCEPT_NBYTES:
@@ -111,78 +93,25 @@ def _preference(weights: dict[str, float], media_type: str) -> float:
 
 
 def json_answer(value: Any, n_vectors: int = 0) -> Answer:
-    """Return a value as JSON.
-
-    Parameters
-    ----------
-    value : object
-        What JSON can hold, and arrays that :func:`as_numbers` gave. Numbers that are not finite
-        become null; a float32 is written with the fewest digits that tell it from any other.
-    n_vectors : int
-        How many vectors are in it.
-
-    Returns
-    -------
-    Answer
-        UTF-8.
-    """
+    """Return a value as JSON."""
     return Answer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), JSON, n_vectors)
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array as :func:`json_answer` takes it.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Any shape.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same values in one piece, in the byte order of this machine.
-    """
+    """Return an array as :func:`json_answer` takes it."""
     values = plain(values)
     return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of a type that every reader knows: bfloat16 becomes float32.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Any shape.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same values.
-    """
+    """Return an array of a type that every reader knows: bfloat16 becomes float32."""
     return values if values.dtype.kind in "iuf" else values.astype(np.float32)
 
 
 def vectors_answer(
     media_type: str, facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]
 ) -> Answer:
-    """Return vectors as .npy or an Arrow stream.
-
-    Parameters
-    ----------
-    media_type : str
-        One of the two.
-    facts : dict
-        ``rows`` and perhaps ``words``: lists with one item for each vector.
-    vectors : numpy.ndarray
-        Shape (n, ...).
-    missing : sequence of int
-        Which of them are none.
-
-    Returns
-    -------
-    Answer
-        Missing vectors are zeros in .npy, and a header says which; null in Arrow.
-    """
+    """Return vectors as .npy or an Arrow stream."""
     vectors = plain(vectors)
     n_vectors = len(vectors) - len(missing)
     if media_type == NPY:
@@ -202,13 +131,7 @@ def _npy_header(kind: str, shape: tuple[int, ...]) -> bytes:
 
 
 def arrow_is_there() -> bool:
-    """Whether pyarrow is installed.
-
-    Returns
-    -------
-    bool
-        Looked up each time; Python remembers.
-    """
+    """Whether pyarrow is installed."""
     try:
         import pyarrow  # type: ignore[import-untyped,unused-ignore] # noqa: F401
     except ImportError:

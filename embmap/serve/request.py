@@ -46,46 +46,18 @@ class Call:
     limits: Limits
 
     def check_quick(self, *, quick: bool) -> None:
-        """Leave what takes long to a thread.
-
-        Parameters
-        ----------
-        quick : bool
-            Whether what follows takes about a millisecond.
-
-        Raises
-        ------
-        BlockingIOError
-            When it does not, and others wait.
-        """
+        """Leave what takes long to a thread."""
         if not quick and self.file is self.version.cached:
             raise BlockingIOError
 
     def path_word(self) -> str:
-        """Return the word in the path, or in the query: "." and ".." cannot stand in a path.
-
-        Returns
-        -------
-        str
-            Checked.
-        """
+        """Return the word in the path, or in the query: "." and ".." cannot stand in a path."""
         if self.word is None:
             return self.fields.word("word")
         return checked_word(self.word)
 
     def media_type(self, *, many: bool = True) -> str:
-        """Return how vectors are to be sent.
-
-        Parameters
-        ----------
-        many : bool
-            False where only JSON is there.
-
-        Returns
-        -------
-        str
-            A media type.
-        """
+        """Return how vectors are to be sent."""
         offered = [JSON, NPY] if many else [JSON]
         if many and self.accept and ARROW in self.accept.lower() and arrow_is_there():
             offered.append(ARROW)
@@ -93,48 +65,20 @@ class Call:
 
 
 def check_words(file: EmbeddingFile) -> None:
-    """Refuse to look for words in a file that has none.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The file.
-    """
+    """Refuse to look for words in a file that has none."""
     if file.vocab is None:
         raise Problem(422, "no_words", "this file has no words; start with --vocab, or ask by row")
 
 
 def check_vectors(file: EmbeddingFile) -> Matrix:
-    """Return the vectors of a file, or refuse where it has none.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The file.
-
-    Returns
-    -------
-    Matrix
-        Its vectors.
-    """
+    """Return the vectors of a file, or refuse where it has none."""
     if file.vectors is None:
         raise Problem(422, "no_vectors", "this file has no vectors, or more than one column")
     return file.vectors
 
 
 def asked_file(call: Call) -> EmbeddingFile:
-    """Take ``t`` and return the file at that time step.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    EmbeddingFile
-        The last step by default; the file itself if it has no time steps.
-    """
+    """Take ``t`` and return the file at that time step."""
     if "t" not in call.fields:
         return call.file.at()
     steps = dynamic_file(call.file).num_timesteps
@@ -142,22 +86,7 @@ def asked_file(call: Call) -> EmbeddingFile:
 
 
 def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
-    """Refuse an answer that would be too large.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-    n : int
-        How many rows.
-    file : EmbeddingFile
-        Whose rows they are.
-
-    Returns
-    -------
-    int
-        The bytes of its vectors.
-    """
+    """Refuse an answer that would be too large."""
     nbytes = n * math.prod(file.shape[1:]) * max(file.dtype.itemsize, 4)
     if nbytes > call.limits.answer_nbytes:
         refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
@@ -165,18 +94,7 @@ def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
 
 
 def dynamic_file(file: EmbeddingFile) -> DweFile:
-    """Return a file with time steps, or refuse.
-
-    Parameters
-    ----------
-    file : EmbeddingFile
-        The file.
-
-    Returns
-    -------
-    DweFile
-        The same.
-    """
+    """Return a file with time steps, or refuse."""
     if file.num_timesteps is None:
         raise Problem(422, "no_timesteps", f"{file.format} files have no time steps")
     return cast(DweFile, file)

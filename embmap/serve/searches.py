@@ -20,18 +20,7 @@ METRICS = ("cosine", "dot", "euclidean")
 
 
 def similar(call: Call) -> Answer:
-    """Answer ``POST /v1/{name}/similar``.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Neighbors.
-    """
+    """Answer ``POST /v1/{name}/similar``."""
     fields, file = call.fields, asked_file(call)
     call.media_type(many=False)
     n = fields.number("n", 10, 1, call.limits.neighbors)
@@ -50,18 +39,7 @@ def similar(call: Call) -> Answer:
 
 
 def analogy(call: Call) -> Answer:
-    """Answer ``POST /v1/{name}/analogy``.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Neighbors.
-    """
+    """Answer ``POST /v1/{name}/analogy``."""
     fields = call.fields
     call.media_type(many=False)
     a, b, c = fields.word("a"), fields.word("b"), fields.word("c")
@@ -74,18 +52,7 @@ def analogy(call: Call) -> Answer:
 
 
 def complete(call: Call) -> Answer:
-    """Answer ``GET /v1/{name}/complete``.
-
-    Parameters
-    ----------
-    call : Call
-        The request.
-
-    Returns
-    -------
-    Answer
-        Words that begin so, and whether all words were looked at.
-    """
+    """Answer ``GET /v1/{name}/complete``."""
     fields = call.fields
     call.media_type(many=False)
     prefix = fields.word("prefix") if "prefix" in fields else ""
@@ -98,20 +65,7 @@ def complete(call: Call) -> Answer:
 
 
 def neighbors_answer(found: Sequence[Neighbor], **facts: Any) -> Answer:
-    """Return a ranking.
-
-    Parameters
-    ----------
-    found : sequence of Neighbor
-        The words.
-    **facts : object
-        What stands beside them.
-
-    Returns
-    -------
-    Answer
-        Scores that are not finite become null.
-    """
+    """Return a ranking."""
     neighbors = [
         {"row": row, "word": word, "score": score if np.isfinite(score) else None}
         for row, word, score in found

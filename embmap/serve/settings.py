@@ -62,13 +62,7 @@ class Limits:
     connections: int = 512
 
     def told(self) -> dict[str, int]:
-        """Return those that a client has to know.
-
-        Returns
-        -------
-        dict
-            By name.
-        """
+        """Return those that a client has to know."""
         names = ("words", "body_nbytes", "answer_nbytes", "neighbors")
         return {name: getattr(self, name) for name in names}
 
@@ -126,42 +120,19 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> str:
-        """Return the settings for a worker.
-
-        Returns
-        -------
-        str
-            What :meth:`from_json` reads.
-        """
+        """Return the settings for a worker."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Return settings that were written by :meth:`to_json`.
-
-        Parameters
-        ----------
-        text : str
-            The JSON.
-
-        Returns
-        -------
-        Settings
-            The same.
-        """
+        """Return settings that were written by :meth:`to_json`."""
         facts = json.loads(text)
         facts["models"] = tuple(ModelSource(**each) for each in facts["models"])
         facts["limits"] = Limits(**facts["limits"])
         return cls(**facts)
 
     def check(self) -> None:
-        """Raise ValueError when these settings would not be safe.
-
-        Raises
-        ------
-        ValueError
-            For no files, or a host that others reach without a token.
-        """
+        """Raise ValueError when these settings would not be safe."""
         if not self.models:
             raise ValueError("name at least one file to serve")
         if not self.host:
@@ -174,18 +145,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host.
-
-    Parameters
-    ----------
-    host : str
-        A name or an address.
-
-    Returns
-    -------
-    bool
-        False for every name but localhost.
-    """
+    """Whether only this machine reaches a host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -195,25 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file.
-
-    Parameters
-    ----------
-    path : path-like
-        A text file: one line.
-
-    Returns
-    -------
-    str
-        The token.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be read.
-    ValueError
-        When it is too short or cannot stand in a header.
-    """
+    """Return the token in a file."""
     token = Path(path).read_bytes().strip().decode("ascii", "replace")
     if len(token) < _SHORTEST_TOKEN:
         raise ValueError(f"{path}: a token has at least {_SHORTEST_TOKEN} characters")
@@ -223,25 +165,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
 
 
 def model_sources(files: Sequence[str], vocabs: Sequence[str] = ()) -> tuple[ModelSource, ...]:
-    """Return what the command line names.
-
-    Parameters
-    ----------
-    files : sequence of str
-        ``PATH`` or ``NAME=PATH``.
-    vocabs : sequence of str
-        ``NAME=PATH``, or one ``PATH`` where there is one file.
-
-    Returns
-    -------
-    tuple of ModelSource
-        One for each file, under its name or its stem.
-
-    Raises
-    ------
-    ValueError
-        For names that are taken, cannot stand in a URL, or belong to no file.
-    """
+    """Return what the command line names."""
     named: dict[str, str] = {}
     for argument in files:
         name, path = _split(argument)

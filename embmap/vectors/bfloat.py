@@ -14,13 +14,7 @@ __all__ = ["BFloat16Matrix"]
 
 
 class BFloat16Matrix(Matrix):
-    """Rows of bfloat16 handed out as float32.
-
-    Parameters
-    ----------
-    stored : Matrix
-        Shape (rows, columns), uint16: the bits.
-    """
+    """Rows of bfloat16 handed out as float32."""
 
     def __init__(self, stored: Matrix) -> None:
         self.shape = stored.shape

@@ -19,23 +19,7 @@ _PIECE_NBYTES = 1 << 19  # smaller blocks are put together: a call for each woul
 
 
 def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
-    """Return vectors as two-dimensional blocks of bounded size.
-
-    Parameters
-    ----------
-    vectors : array-like, Matrix or iterable of blocks
-        Shape (rows, dim), a list of rows, or blocks of rows in order.
-
-    Yields
-    ------
-    numpy.ndarray
-        Consecutive rows; of an array without rows one empty block.
-
-    Raises
-    ------
-    ValueError
-        When an array has not two dimensions.
-    """
+    """Return vectors as two-dimensional blocks of bounded size."""
     if isinstance(vectors, Matrix):
         for _, block in vectors.blocks():
             yield block
@@ -59,26 +43,7 @@ def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
 def rechunked(
     blocks: Iterable[npt.NDArray[Any]], rows: int
 ) -> Iterator[Iterator[npt.NDArray[Any]]]:
-    """Return blocks of any sizes as chunks of one size, each of them piece by piece.
-
-    Parameters
-    ----------
-    blocks : iterable of numpy.ndarray
-        Two-dimensional, of one width and dtype.
-    rows : int
-        Rows of a chunk; the last one may have fewer.
-
-    Yields
-    ------
-    iterator of numpy.ndarray
-        The pieces of a chunk, shape (some rows, columns) each. They have to be taken before the
-        next chunk is asked for. Blocks without rows give one chunk of one empty piece.
-
-    Raises
-    ------
-    ValueError
-        When the blocks differ in width or dtype.
-    """
+    """Return blocks of any sizes as chunks of one size, each of them piece by piece."""
     pieces = _pieces(blocks)
     rest = next(pieces, None)
 
@@ -127,24 +92,7 @@ def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
 def counted(
     blocks: Iterable[npt.NDArray[Any]], progress: Progress | None, what: str, total: int
 ) -> Iterator[npt.NDArray[Any]]:
-    """Pass blocks through and report the rows of those that have been dealt with.
-
-    Parameters
-    ----------
-    blocks : iterable of numpy.ndarray
-        Two-dimensional.
-    progress : callable or None
-        Called as ``progress(what, rows_done, total)``.
-    what : str
-        What is done with them.
-    total : int
-        Number of rows, 0 when it is not known.
-
-    Yields
-    ------
-    numpy.ndarray
-        The blocks.
-    """
+    """Pass blocks through and report the rows of those that have been dealt with."""
     n = 0
     for block in blocks:
         yield block
@@ -154,18 +102,7 @@ def counted(
 
 
 def n_rows(vectors: Blocks) -> int:
-    """Return how many rows vectors have.
-
-    Parameters
-    ----------
-    vectors : array-like, Matrix or iterable of blocks
-        As :func:`blocks_of` takes them.
-
-    Returns
-    -------
-    int
-        Rows; 0 when only going through them would tell.
-    """
+    """Return how many rows vectors have."""
     if isinstance(vectors, Matrix) or hasattr(vectors, "__array__"):
         return len(vectors)  # type: ignore[arg-type]
     return 0

@@ -290,24 +290,7 @@ class _RowsOf:
 
 
 class DenseMatrix(Matrix):
-    """Rows stored one after the other.
-
-    Parameters
-    ----------
-    file : ByteSource
-        Where they are.
-    offset : int
-        Where the first row starts, in bytes.
-    shape : tuple of int
-        (rows, columns).
-    dtype : dtype-like
-        Type of an element.
-
-    Raises
-    ------
-    TruncatedError
-        When they do not lie inside the file.
-    """
+    """Rows stored one after the other."""
 
     def __init__(
         self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
@@ -342,7 +325,7 @@ class DenseMatrix(Matrix):
         return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-class MappedMatrix(DenseMatrix):  # numpydoc ignore=PR01
+class MappedMatrix(DenseMatrix):
     """Rows in a memory map: views."""
 
     def __init__(
@@ -412,56 +395,14 @@ class ReadMatrix(DenseMatrix):
 def dense_matrix(
     file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
 ) -> DenseMatrix:
-    """Return the matrix over rows stored in a file, as its back end serves them.
-
-    Parameters
-    ----------
-    file : ByteSource
-        Where they are.
-    offset : int
-        Where the first row starts, in bytes.
-    shape : tuple of int
-        (rows, columns).
-    dtype : dtype-like
-        Type of an element.
-
-    Returns
-    -------
-    DenseMatrix
-        Views with the mmap back end, else copies.
-
-    Raises
-    ------
-    TruncatedError
-        When the rows do not lie inside the file.
-    """
+    """Return the matrix over rows stored in a file, as its back end serves them."""
     return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
 
 
 def fitting(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Return `out` if it can take the result, or a new array when it is None.
-
-    Parameters
-    ----------
-    out : numpy.ndarray or None
-        What the caller gave.
-    shape : tuple of int
-        Shape of the result.
-    dtype : numpy.dtype
-        Its type.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of that shape and dtype.
-
-    Raises
-    ------
-    ValueError
-        When `out` has another shape or dtype or is read-only.
-    """
+    """Return `out` if it can take the result, or a new array when it is None."""
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.writeable:

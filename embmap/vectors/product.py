@@ -39,23 +39,7 @@ class Quantized:
 
 
 class ProductMatrix(Matrix):
-    """Rows decoded from codes when they are asked for: float32 of shape (rows, d).
-
-    Parameters
-    ----------
-    codes : Matrix
-        Shape (rows, q), uint8.
-    codebooks : Matrix
-        Shape (q * k, d / q), float32.
-    k : int
-        Centroids of each part.
-    projection : Matrix, optional
-        Shape (d, d), float32.
-    norms : Matrix, optional
-        Shape (rows, 1), float32.
-    where : dict
-        path and format, for errors.
-    """
+    """Rows decoded from codes when they are asked for: float32 of shape (rows, d)."""
 
     def __init__(
         self,
@@ -144,65 +128,20 @@ class ProductMatrix(Matrix):
             raise self._wrong_code(error, codes, first) from None
 
     def tables(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the tables by which :meth:`products` multiplies vectors with rows.
-
-        Parameters
-        ----------
-        vectors : numpy.ndarray
-            Shape (n, d).
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, q, k), float32.
-        """
+        """Return the tables by which :meth:`products` multiplies vectors with rows."""
         return distance_tables(vectors, *self._decoding_tables())
 
     def products(
         self, tables: npt.NDArray[np.float32], start: int, stop: int
     ) -> npt.NDArray[np.float32]:
-        """Return the dot products of vectors with a range of rows, without decoding these.
-
-        Parameters
-        ----------
-        tables : numpy.ndarray
-            Shape (n, q, k), float32: those of the vectors.
-        start, stop : int
-            A range of rows that exist.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, stop - start), float32.
-
-        Raises
-        ------
-        FormatError
-            When a code names no centroid.
-        """
+        """Return the dot products of vectors with a range of rows, without decoding these."""
         sums = self._sums(tables, start, stop)
         if self._norms is not None:
             sums *= self._norms[start:stop][:, 0]
         return sums
 
     def lengths(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Return the Euclidean lengths of a range of rows; decodes them only where it must.
-
-        Parameters
-        ----------
-        start, stop : int
-            A range of rows that exist.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (stop - start,), float32.
-
-        Raises
-        ------
-        FormatError
-            When a code names no centroid.
-        """
+        """Return the Euclidean lengths of a range of rows; decodes them only where it must."""
         codebooks, projection = self._decoding_tables()
         if self._squares is None:
             squares = vecdot(codebooks, codebooks, dtype=np.float64)

@@ -198,30 +198,7 @@ def train(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-    """Learn codebooks from rows, and a rotation if so wished.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Shape (n, d), float32: finite.
-    q, k : int
-        Parts, and centroids of each.
-    iterations : int
-        Rounds of k-means, and turns of the rotation.
-    projection : {"opq"} or None
-        Whether to learn a rotation.
-    rng : numpy.random.Generator
-        Where chance comes from.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-
-    Returns
-    -------
-    codebooks : numpy.ndarray
-        Shape (q, k, d / q), float32.
-    projection : numpy.ndarray or None
-        Shape (d, d), float32: rows times it are what the codebooks are about.
-    """
+    """Learn codebooks from rows, and a rotation if so wished."""
     n, d = rows.shape
     seeds = rng.integers(1 << 63, size=q)
     turn = None
@@ -268,20 +245,6 @@ def first_centroids(
     """Choose rows that lie far apart: each with a chance that grows with its squared distance.
 
     This is k-means++ over a sample of the rows.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Shape (n, d), float32.
-    k : int
-        How many.
-    rng : numpy.random.Generator
-        Where chance comes from.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (k, d), float32: different rows as long as there are any.
     """
     n = min(len(rows), _SEEDS_PER_CENTROID * k)
     rows = rows[np.sort(rng.choice(len(rows), n, replace=False))]
@@ -305,20 +268,6 @@ def kmeans(
     """Move centroids to the means of the rows nearest to them, again and again.
 
     A centroid that no row is nearest to moves to the row that is farthest from its own.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Shape (n, d), float32.
-    centroids : numpy.ndarray
-        Shape (k, d), float32: where to begin.
-    iterations : int
-        How often at most; it ends when nothing moves.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (k, d), float32.
     """
     k, d = centroids.shape
     centroids = centroids.copy()
@@ -345,20 +294,7 @@ def kmeans(
 def encode(
     rows: npt.NDArray[np.float32], codebooks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.uint8]:
-    """Return the numbers of the centroids nearest to the parts of rows.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Shape (n, d), float32.
-    codebooks : numpy.ndarray
-        Shape (q, k, d / q), float32.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, q), uint8; of centroids that are as near the first.
-    """
+    """Return the numbers of the centroids nearest to the parts of rows."""
     q = len(codebooks)
     codes = np.empty((len(rows), q), np.uint8)
     parts = rows.reshape(len(rows), q, -1)

@@ -20,23 +20,7 @@ _TINY = np.finfo(np.float32).tiny
 def segment_sums(
     matrix: Matrix, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """Return the sums of consecutive groups of rows.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        Where the rows are.
-    rows : numpy.ndarray
-        Shape (counts.sum(),), int64: rows known to exist.
-    counts : numpy.ndarray
-        Shape (n,), int64: how many of `rows` belong to each group.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, columns): added in order, in float32 or in the matrix's wider type; zeros for an
-        empty group.
-    """
+    """Return the sums of consecutive groups of rows."""
     array = matrix.mapped()
     if array is not None and array.dtype == np.float32 and array.flags.aligned:
         jit = kernels.jit_for(rows.size * array.shape[1])
@@ -74,18 +58,7 @@ def _segment_sums(
 
 
 def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Scale rows to unit length, in place; rows of zeros stay zeros.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        Shape (n, columns), float32 or float64.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n,), of the same dtype: the lengths the rows had.
-    """
+    """Scale rows to unit length, in place; rows of zeros stay zeros."""
     # Squares of large or small float32 numbers only fit into float64.
     squares = vecdot(vectors, vectors, dtype=np.float64)
     lengths: npt.NDArray[Any] = np.sqrt(squares).astype(vectors.dtype)

@@ -25,52 +25,17 @@ _SAMPLE = 4096  # bytes of each
 
 
 def words_beside(path: Path) -> Path:
-    """Return the path of the words that belong to vectors.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file of vectors.
-
-    Returns
-    -------
-    pathlib.Path
-        ``vectors.npy.words.txt`` for ``vectors.npy``.
-    """
+    """Return the path of the words that belong to vectors."""
     return path.with_name(f"{path.name}.words.txt")
 
 
 def digests_beside(path: Path) -> Path:
-    """Return the path of the digests of vectors and their words.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file of vectors.
-
-    Returns
-    -------
-    pathlib.Path
-        ``vectors.npy.words.json`` for ``vectors.npy``.
-    """
+    """Return the path of the digests of vectors and their words."""
     return path.with_name(f"{path.name}.words.json")
 
 
 def describe(vectors: ByteSource, words: ByteSource | None) -> bytes:
-    """Return the digests of two files that belong together, as FILE.words.json holds them.
-
-    Parameters
-    ----------
-    vectors : ByteSource
-        The vectors.
-    words : ByteSource or None
-        Their words; None when there are none.
-
-    Returns
-    -------
-    bytes
-        A line of JSON.
-    """
+    """Return the digests of two files that belong together, as FILE.words.json holds them."""
     files = {"vectors": vectors, "words": words}
     text = json.dumps(
         {name: None if file is None else _digest(file) for name, file in files.items()}
@@ -90,25 +55,7 @@ def _digest(file: ByteSource) -> dict[str, Any]:
 
 
 def find_words(vectors: ByteSource) -> Path | None:
-    """Return the path of the words beside vectors, which :func:`check_words` has to see then.
-
-    Parameters
-    ----------
-    vectors : ByteSource
-        The vectors, which carry no words.
-
-    Returns
-    -------
-    pathlib.Path or None
-        None when there are none.
-
-    Raises
-    ------
-    ChecksumError
-        When there should be some.
-    OSError
-        When the digests cannot be read.
-    """
+    """Return the path of the words beside vectors, which :func:`check_words` has to see then."""
     path = words_beside(cast(Path, vectors.path))
     if exists(path):
         return path
@@ -120,18 +67,6 @@ def check_words(vectors: ByteSource, words: ByteSource) -> None:
     """Refuse words beside vectors that were written with other vectors.
 
     Words of any other path belong to the vectors because the caller says so.
-
-    Parameters
-    ----------
-    vectors, words : ByteSource
-        Both have been opened before this looks for digests: embmap replaces the digests first.
-
-    Raises
-    ------
-    ChecksumError
-        When the digests are of other files.
-    OSError
-        When they cannot be read.
     """
     beside = words_beside(cast(Path, vectors.path))
     try:
@@ -143,18 +78,7 @@ def check_words(vectors: ByteSource, words: ByteSource) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file; there is none of a name that is too long.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its path.
-
-    Returns
-    -------
-    bool
-        False for folders and whatever else is no regular file.
-    """
+    """Return whether there is a file; there is none of a name that is too long."""
     return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises for long names)
 
 

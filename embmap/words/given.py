@@ -28,37 +28,7 @@ def words_of(
     format: str,
     index: IndexChoice,
 ) -> Vocabulary | None:
-    """Return the vocabulary of a file that is being opened.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    records : Records or None
-        Its own words.
-    given : path-like or sequence of str or None
-        Words for a file that has none.
-    n_rows : int
-        How many words have to be given.
-    format : str
-        Name of the format, for errors.
-    index : str or path-like
-        Where an index over them comes from; see :func:`embmap.open`.
-
-    Returns
-    -------
-    Vocabulary or None
-        None when there are no words.
-
-    Raises
-    ------
-    ValueError
-        When words are given to a file that has its own, or their number is not `n_rows`.
-    ChecksumError
-        When the words beside the file are given, and were written with other vectors.
-    StaleIndexError
-        When an index is required and does not match, or there are no words.
-    """
+    """Return the vocabulary of a file that is being opened."""
     if records is not None:
         if given is not None:
             raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
@@ -81,41 +51,7 @@ def vocabulary_of(
     backend: Backend = "mmap",
     index: IndexChoice = "auto",
 ) -> Vocabulary:
-    """Return the vocabulary for a file that carries none.
-
-    Parameters
-    ----------
-    words : path-like or sequence of str
-        A text file in UTF-8 with one word per line, or the words.
-    n : int
-        How many words there have to be.
-    format : str
-        Name of the format that needs them, for errors.
-    vectors : ByteSource, optional
-        The file that needs them.
-    backend : {"mmap", "read", "cached"}
-        How to read the text file.
-    index : str or path-like
-        Where an index over the text file comes from; see :func:`embmap.open`.
-
-    Returns
-    -------
-    Vocabulary
-        The words.
-
-    Raises
-    ------
-    ValueError
-        When their number is not `n`.
-    ChecksumError
-        When they are the words beside `vectors`, and were written with others.
-    TypeError
-        When one of them is no str.
-    OSError
-        When the file cannot be read.
-    StaleIndexError
-        When an index is required and does not match.
-    """
+    """Return the vocabulary for a file that carries none."""
     if isinstance(words, str | os.PathLike):
         lines = open_mapped(words, backend=backend)
         if vectors is not None:

@@ -65,22 +65,7 @@ class _Table:
 
 
 class IndexFile:
-    """The tables of an index file, mapped.
-
-    Parameters
-    ----------
-    path : path-like
-        The index file.
-    data : ByteSource
-        The file whose words it indexes.
-    backend : {"mmap", "read", "cached"}
-        How the index is read.
-
-    Raises
-    ------
-    StaleIndexError
-        When it is missing, damaged, or of another version.
-    """
+    """The tables of an index file, mapped."""
 
     def __init__(
         self, path: str | os.PathLike[str], data: ByteSource, backend: Backend = "mmap"
@@ -130,18 +115,7 @@ class IndexFile:
         return least <= table.nbytes + table.suffix <= self._data.nbytes + table.suffix
 
     def copy_to(self, out: BinaryIO) -> None:
-        """Write the file elsewhere, as long as it was when it was opened.
-
-        Parameters
-        ----------
-        out : file-like
-            Takes its bytes.
-
-        Raises
-        ------
-        StaleIndexError
-            When it has been truncated since, or is about more words than the data may hold.
-        """
+        """Write the file elsewhere, as long as it was when it was opened."""
         if not all(map(self._has_room, self._tables)):
             raise StaleIndexError(f"{self.path}: is about other data; build the index again")
         nbytes = self._file.nbytes
@@ -160,25 +134,7 @@ class IndexFile:
         return len(self._tables)
 
     def table(self, number: int, records: Records) -> WordIndex:
-        """Return one table as an index over the words of the data file.
-
-        Parameters
-        ----------
-        number : int
-            Which table.
-        records : Records
-            The words it has to be about.
-
-        Returns
-        -------
-        WordIndex
-            An index whose misses are checked against the checksums.
-
-        Raises
-        ------
-        StaleIndexError
-            When the table is about other words or damaged.
-        """
+        """Return one table as an index over the words of the data file."""
         if number >= len(self._tables):
             raise StaleIndexError(f"{self.path}: has no table {number}; build the index again")
         table = self._tables[number]
@@ -211,49 +167,17 @@ class IndexFile:
         """Whether the words cannot have changed since they were indexed.
 
         Two changes within a tick of the clock leave the same times.
-
-        Parameters
-        ----------
-        table : _Table
-            Their table.
-
-        Returns
-        -------
-        bool
-            False where only the digest can say.
         """
         return self._data.changed_ns + _TICK_NS < table.indexed * _SECOND
 
     def check_words(self, table: _Table) -> None:
-        """Check the words against the digest.
-
-        Parameters
-        ----------
-        table : _Table
-            Their table.
-
-        Raises
-        ------
-        StaleIndexError
-            When the words are others.
-        """
+        """Check the words against the digest."""
         inside = table.offset + table.nbytes <= self._data.nbytes
         if not inside or digest(self._data, table.offset, table.nbytes) != table.digest:
             raise StaleIndexError(f"{self.path}: the words changed; build the index again")
 
     def check(self, offset: int, nbytes: int) -> None:
-        """Check the blocks that hold a range, each once.
-
-        Parameters
-        ----------
-        offset, nbytes : int
-            The range, in bytes.
-
-        Raises
-        ------
-        StaleIndexError
-            When a checksum does not hold.
-        """
+        """Check the blocks that hold a range, each once."""
         first = (offset - self._body) // BLOCK
         last = (offset + max(nbytes, 1) - 1 - self._body) // BLOCK
         for block in range(first, last + 1):
@@ -266,32 +190,14 @@ class IndexFile:
                 self._checked[block] = 1
 
     def check_all(self) -> None:
-        """Check every block, and the words against the digest.
-
-        Raises
-        ------
-        StaleIndexError
-            When a checksum does not hold or the words are others.
-        """
+        """Check every block, and the words against the digest."""
         self.check(self._body, self._sums_offset - self._body)
         for table in self._tables:
             self.check_words(table)
 
 
 class MappedWordIndex(WordIndex):
-    """An index from a file, which believes in a miss only after checking what it read.
-
-    Parameters
-    ----------
-    index_file : IndexFile
-        The file.
-    table : _Table
-        Its table.
-    records : Records
-        The words.
-    starts, slots : numpy.ndarray
-        As for :class:`WordIndex`, mapped.
-    """
+    """An index from a file, which believes in a miss only after checking what it read."""
 
     __slots__ = ("_index_file", "_table", "_trusted")
 
@@ -309,29 +215,12 @@ class MappedWordIndex(WordIndex):
         self._trusted = index_file.is_settled(table)
 
     def check_words(self) -> None:
-        """Check the words against the digest, for this and all later misses.
-
-        Raises
-        ------
-        StaleIndexError
-            When the words are others.
-        """
+        """Check the words against the digest, for this and all later misses."""
         self._index_file.check_words(self._table)
         self._trusted = True
 
     def confirm_miss(self, word: str) -> None:
-        """Check what the answer rests on that a word is unknown.
-
-        Parameters
-        ----------
-        word : str
-            The word.
-
-        Raises
-        ------
-        StaleIndexError
-            When a checksum does not hold or the words are others.
-        """
+        """Check what the answer rests on that a word is unknown."""
         if not self._trusted:
             self.check_words()
         try:
@@ -346,43 +235,14 @@ class MappedWordIndex(WordIndex):
             self.check_starts(row, row + 1)
 
     def check_starts(self, first: int, last: int) -> None:
-        """Check where a range of words is said to be.
-
-        Parameters
-        ----------
-        first, last : int
-            The range of rows.
-
-        Raises
-        ------
-        StaleIndexError
-            When a checksum does not hold.
-        """
+        """Check where a range of words is said to be."""
         size = self._table.starts_itemsize
         nbytes = size * (last - first + 1)
         self._index_file.check(self._table.starts_offset + size * first, nbytes)
 
 
 def digest(file: ByteSource, offset: int, nbytes: int) -> bytes:
-    """Return the xxh3_128 digest of a range of a file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    offset, nbytes : int
-        The range, in bytes.
-
-    Returns
-    -------
-    bytes
-        16 bytes, most significant first.
-
-    Raises
-    ------
-    TruncatedError
-        When the range does not lie inside the file.
-    """
+    """Return the xxh3_128 digest of a range of a file."""
     file.check_whole()
     state = xxhash.xxh3_128()
     for start in range(offset, offset + nbytes, _READ):
@@ -393,28 +253,7 @@ def digest(file: ByteSource, offset: int, nbytes: int) -> bytes:
 def write_index(
     path: str | os.PathLike[str], data: ByteSource, tables: Iterable[WordIndex]
 ) -> Path:
-    """Write the tables over a file's words.
-
-    Parameters
-    ----------
-    path : path-like
-        The index file to create or replace.
-    data : ByteSource
-        The file whose words they find.
-    tables : iterable of WordIndex
-        The tables, the vocabulary's first. Each is built when it is asked for: the index says when
-        the first word was read.
-
-    Returns
-    -------
-    pathlib.Path
-        The file written.
-
-    Raises
-    ------
-    OSError
-        When it cannot be written.
-    """
+    """Write the tables over a file's words."""
     with replacing(path) as out:
         # The clock of the disk may be another computer's.
         now = min(os.fstat(out.fileno()).st_mtime_ns, time.time_ns())

@@ -21,21 +21,7 @@ IndexChoice = Literal["auto", "memory", "require"] | str | os.PathLike[str]
 
 
 class IndexSource:
-    """Where the indexes over a file's words come from.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The data file.
-    choice : {"auto", "memory", "require"} or path-like
-        "auto" takes FILE.embx if it matches and warns if it is there but does not; "memory" never
-        looks for one; "require" and the path of an index insist on it.
-
-    Raises
-    ------
-    StaleIndexError
-        When an index is insisted on and is missing or damaged.
-    """
+    """Where the indexes over a file's words come from."""
 
     def __init__(self, file: ByteSource, choice: IndexChoice) -> None:
         self._file = file
@@ -59,38 +45,14 @@ class IndexSource:
         return IndexFile(path, self._file, "mmap" if mapped else cast(Backend, backend))
 
     def existing_path(self) -> str | None:
-        """Return the index file there is, whether or not it has been looked into.
-
-        Returns
-        -------
-        str or None
-            Its path.
-        """
+        """Return the index file there is, whether or not it has been looked into."""
         with contextlib.suppress(OSError):  # a name with .embx may be too long for a file
             if self.path is not None and self.path.exists():
                 return str(self.path)
         return None
 
     def table(self, number: int, records: Records) -> WordIndex | None:
-        """Return a table of the index file.
-
-        Parameters
-        ----------
-        number : int
-            Which table.
-        records : Records
-            The words it has to be about.
-
-        Returns
-        -------
-        WordIndex or None
-            None when there is no usable index file and none is required.
-
-        Raises
-        ------
-        StaleIndexError
-            When one is required and is not usable.
-        """
+        """Return a table of the index file."""
         with self._lock:
             if self._pending:
                 self._pending = False
@@ -110,42 +72,17 @@ class IndexSource:
             return None
 
     def warn(self, error: StaleIndexError) -> None:
-        """Go on without the index file, with a warning.
-
-        Parameters
-        ----------
-        error : StaleIndexError
-            What is wrong with it.
-        """
+        """Go on without the index file, with a warning."""
         self._index_file = None
         warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Write a copy of the index file that is required, as long as its header states.
-
-        Parameters
-        ----------
-        path : path-like
-            The copy, created or overwritten.
-
-        Raises
-        ------
-        StaleIndexError
-            When the index file has been truncated.
-        OSError
-            When it cannot be read, or the copy cannot be written.
-        """
+        """Write a copy of the index file that is required, as long as its header states."""
         with open(path, "wb") as out:
             cast(IndexFile, self._index_file).copy_to(out)
 
     def check_all(self) -> None:
-        """Check the whole index file against its checksums and the words.
-
-        Raises
-        ------
-        StaleIndexError
-            When it does not hold.
-        """
+        """Check the whole index file against its checksums and the words."""
         index_file = self._index_file
         if index_file is None and self._automatic and self.existing_path() is not None:
             index_file = self._open()
@@ -154,16 +91,5 @@ class IndexSource:
 
 
 def default_index_path(file: ByteSource) -> Path | None:
-    """Return where the index of a file is looked for: FILE.embx beside FILE.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The data file.
-
-    Returns
-    -------
-    pathlib.Path or None
-        None for bytes in memory.
-    """
+    """Return where the index of a file is looked for: FILE.embx beside FILE."""
     return None if file.path is None else file.path.with_name(file.path.name + SUFFIX)

@@ -64,22 +64,7 @@ class Records:
         return self.limit - self.offset
 
     def where(self, file: ByteSource, offset: int, record: int) -> dict[str, Any]:
-        """Return the keywords that place an error at a record.
-
-        Parameters
-        ----------
-        file : ByteSource
-            The file.
-        offset : int
-            Where in the file.
-        record : int
-            Number of the record.
-
-        Returns
-        -------
-        dict
-            path, format, offset and field.
-        """
+        """Return the keywords that place an error at a record."""
         return {
             "path": file.path,
             "format": self.format,
@@ -89,28 +74,7 @@ class Records:
 
 
 def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
-    """Return where each record of a run starts.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    records : Records
-        The run.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n + 1,), uint32 or uint64: the offset of each record from ``records.offset``, and
-        the end of the last one.
-
-    Raises
-    ------
-    TruncatedError
-        When a record passes the limit, or the file shrank.
-    FormatError
-        When the records do not fill the run exactly but have to.
-    """
+    """Return where each record of a run starts."""
     file.check_whole()
     if records.n * (records.prefix + records.suffix) > records.nbytes:
         raise TruncatedError(

@@ -18,17 +18,7 @@ _NO_WORD = "\ud800"  # equals no word of a file
 
 
 def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
-    """Check that words are whole, UTF-8, and each there once.
-
-    Parameters
-    ----------
-    words : Vocabulary
-        The words.
-    report : Report
-        Where to record what is wrong.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    """
+    """Check that words are whole, UTF-8, and each there once."""
     noun, n = words.records.noun, len(words)
     report.checked.append(f"{noun}s")
     try:

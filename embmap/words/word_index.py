@@ -35,19 +35,6 @@ _SHORT = 16  # words up to this many bytes are gathered as one array
 class WordIndex:
     """Finds words in place.
 
-    Parameters
-    ----------
-    file : ByteSource
-        Holds the words.
-    records : Records
-        Where in it.
-    starts : numpy.ndarray
-        Shape (n + 1,), uint32 or uint64: where each record starts, from ``records.offset``.
-    slots : numpy.ndarray
-        Shape (n_slots + tail,), uint32: rows, or EMPTY; the last one is EMPTY.
-    mask : int
-        The number of slots that a hash can choose, a power of two, less one.
-
     Attributes
     ----------
     confirm : callable or None
@@ -96,29 +83,7 @@ class WordIndex:
     def build(
         cls, file: ByteSource, records: Records, starts: npt.NDArray[Any], progress: Any = None
     ) -> WordIndex:
-        """Return an index over words whose starts are known.
-
-        Parameters
-        ----------
-        file : ByteSource
-            Holds the words.
-        records : Records
-            Where in it.
-        starts : numpy.ndarray
-            Shape (n + 1,), from :func:`embmap.words.records.scan`.
-        progress : callable, optional
-            Called as ``progress(words_done, n_words)``.
-
-        Returns
-        -------
-        WordIndex
-            The index, in memory.
-
-        Raises
-        ------
-        UnsupportedError
-            For 2**32 - 1 words or more.
-        """
+        """Return an index over words whose starts are known."""
         n = records.n
         if n >= EMPTY:
             raise UnsupportedError(
@@ -153,18 +118,7 @@ class WordIndex:
         return int(self.starts.nbytes) + int(self.slots.nbytes)
 
     def find(self, word: str) -> int:
-        """Return the row of a word.
-
-        Parameters
-        ----------
-        word : str
-            The word.
-
-        Returns
-        -------
-        int
-            Its row, or -1.
-        """
+        """Return the row of a word."""
         try:
             data = word.encode()
         except UnicodeEncodeError:  # a lone surrogate is in no UTF-8 file
@@ -193,20 +147,7 @@ class WordIndex:
         return min(length, (1 << 8 * nbytes) - 1).to_bytes(nbytes, "little")
 
     def probe(self, word: str) -> tuple[int, list[int]]:
-        """Return what a look-up that misses reads.
-
-        Parameters
-        ----------
-        word : str
-            A word that is not found.
-
-        Returns
-        -------
-        slot : int
-            Its home slot.
-        rows : list of int
-            The rows in the slots from there to the first empty one.
-        """
+        """Return what a look-up that misses reads."""
         home = slot = xxh3_64_intdigest(word.encode()) & self._mask
         rows = []
         while (row := self._slots[slot]) != EMPTY:
@@ -215,18 +156,7 @@ class WordIndex:
         return home, rows
 
     def find_many(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the rows of many words.
-
-        Parameters
-        ----------
-        words : sequence of str
-            The words.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n,), int64: rows, or -1.
-        """
+        """Return the rows of many words."""
         n = len(words)
         try:
             # Encoded together and split at once, unless a word holds the separator itself.
@@ -303,18 +233,7 @@ def _prefixes(nbytes: int) -> list[bytes]:
 
 
 def n_slots_for(n_words: int) -> int:
-    """Return the number of slots of a table.
-
-    Parameters
-    ----------
-    n_words : int
-        Words it is to hold.
-
-    Returns
-    -------
-    int
-        The smallest power of two that leaves at least three slots of five empty.
-    """
+    """Return the number of slots of a table."""
     needed = max(-(-5 * n_words // 2), 1)
     return 1 << (needed - 1).bit_length()
 
@@ -322,24 +241,7 @@ def n_slots_for(n_words: int) -> int:
 def hash_words(
     file: ByteSource, records: Records, starts: npt.NDArray[Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
-    """Hash the words of a run, block by block.
-
-    Parameters
-    ----------
-    file : ByteSource
-        Holds the words.
-    records : Records
-        Where in it.
-    starts : numpy.ndarray
-        Shape (n + 1,): where each record starts, from ``records.offset``.
-
-    Yields
-    ------
-    start : int
-        Row of the first word of a block.
-    hashes : numpy.ndarray
-        Shape (words in the block,), uint64: xxh3_64 of their UTF-8 bytes.
-    """
+    """Hash the words of a run, block by block."""
     file.check_whole()
     for start in range(0, records.n, _BLOCK):
         bounds = starts[start : start + _BLOCK + 1].astype(np.int64)

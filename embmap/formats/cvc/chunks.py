@@ -153,17 +153,7 @@ class Chunk:
 
 
 class ChunkedMatrix(Matrix):
-    """The rows of one column, decoded when they are asked for.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : CvcLayout
-        Where the chunks are.
-    number : int
-        Which column.
-    """
+    """The rows of one column, decoded when they are asked for."""
 
     def __init__(self, file: ByteSource, layout: CvcLayout, number: int) -> None:
         self.column: Column = layout.columns[number]
@@ -205,22 +195,7 @@ class ChunkedMatrix(Matrix):
         return row
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Decode rows of one chunk.
-
-        Parameters
-        ----------
-        number : int
-            Which chunk.
-        start, stop : int
-            Which of its rows.
-        out : numpy.ndarray
-            Shape (stop - start, dim): where to put them.
-
-        Raises
-        ------
-        FormatError
-            When the payload cannot be decoded.
-        """
+        """Decode rows of one chunk."""
         part, shape = self._parts[number], (stop - start, self.shape[1])
         if not out.flags.c_contiguous:
             whole = np.empty(shape, self.dtype)

@@ -147,25 +147,7 @@ class _Header:
 
 
 def parse(file: ByteSource, version: str | None = None) -> CvcLayout:
-    """Parse a CVC file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    version : {"0.1", "1.0", "2.0"}, optional
-        Read it as this one; by default the bytes decide.
-
-    Returns
-    -------
-    CvcLayout
-        Offsets and sizes, all inside the file.
-
-    Raises
-    ------
-    FormatError
-        When it is none.
-    """
+    """Parse a CVC file."""
     if version is not None and version not in VERSIONS:
         raise ValueError(f"layout must be one of {', '.join(VERSIONS)}, not {version!r}")
     reader = FieldReader(file, FORMAT)

@@ -25,15 +25,7 @@ _READ_NBYTES = 1 << 22  # a multiple of eight values, as lossless needs it
 
 
 class Record:
-    """A chunk being written; its head, size and checksum, is filled in at its end.
-
-    Parameters
-    ----------
-    spool : binary file
-        Where it goes, from where the file is.
-    version : str
-        Version of the format: 0.1 has no checksums.
-    """
+    """A chunk being written; its head, size and checksum, is filled in at its end."""
 
     def __init__(self, spool: BinaryIO, version: str) -> None:
         self._spool = spool
@@ -44,18 +36,7 @@ class Record:
         spool.write(bytes(8 if self._has_checksum else 4))
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write a part of the payload.
-
-        Parameters
-        ----------
-        data : bytes or memoryview
-            Bytes.
-
-        Raises
-        ------
-        ValueError
-            When the payload becomes larger than its head can say.
-        """
+        """Write a part of the payload."""
         self.nbytes += len(data)
         if self.nbytes >= 2**32:
             raise ValueError("a chunk must stay below 4 GiB; choose fewer chunk_rows")
@@ -98,33 +79,7 @@ def encode(
     allow_overflow: bool,
     held: BinaryIO,
 ) -> Encoded:
-    """Write the payload of some rows.
-
-    Parameters
-    ----------
-    record : Record
-        Where to write it.
-    pieces : iterable of numpy.ndarray
-        The rows, a few at a time, once.
-    compression : {"fp16", "int8", "lossless", "none"}
-        How to store them.
-    field : str
-        What to call them in errors.
-    allow_overflow : bool
-        Let fp16 store numbers beyond 65504 as infinities.
-    held : binary file
-        Keeps the rows where they are needed more than once; what was in it is lost.
-
-    Returns
-    -------
-    Encoded
-        What was written.
-
-    Raises
-    ------
-    ValueError
-        When the compression cannot store a number.
-    """
+    """Write the payload of some rows."""
     entry: dict[str, Any] = {"compression": compression}
     n = columns = 0
     if compression in ("fp16", "none"):

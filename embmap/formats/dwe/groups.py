@@ -56,15 +56,7 @@ class _Decoded:
 
 
 class Groups:
-    """The groups of all time steps.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : DweLayout
-        Its layout.
-    """
+    """The groups of all time steps."""
 
     def __init__(self, file: ByteSource, layout: DweLayout) -> None:
         self.file = file
@@ -90,25 +82,7 @@ class Groups:
     # Values
 
     def step(self, t: int, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-        """Return the words of some groups at a time step.
-
-        Parameters
-        ----------
-        t : int
-            The step.
-        groups : numpy.ndarray
-            Shape (n,), int64: groups that exist.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, group, dim), int16; what the last group has too few of means nothing.
-
-        Raises
-        ------
-        FormatError
-            When a group cannot be decoded.
-        """
+        """Return the words of some groups at a time step."""
         nodes = ancestry(self.layout.n_steps, t)
         steps = sorted({t, *(step for node in nodes for step in node)})
         values = dict(zip(steps, self.symbols(np.array(steps), groups), strict=True))
@@ -118,39 +92,12 @@ class Groups:
         return found
 
     def groups_at_once(self, t: int) -> int:
-        """Return how many groups of a step to ask for, so that memory stays bounded.
-
-        Parameters
-        ----------
-        t : int
-            The step.
-
-        Returns
-        -------
-        int
-            One at least.
-        """
+        """Return how many groups of a step to ask for, so that memory stays bounded."""
         n_steps = len(ancestry(self.layout.n_steps, t)) + 2
         return max(_AT_ONCE // (n_steps * self._group_nbytes), 1)
 
     def trajectories(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-        """Return words at all time steps.
-
-        Parameters
-        ----------
-        rows : numpy.ndarray
-            Shape (n,), int64: words that exist.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, T, dim), int16.
-
-        Raises
-        ------
-        FormatError
-            When a group cannot be decoded.
-        """
+        """Return words at all time steps."""
         n_steps = self.layout.n_steps
         out = np.empty((rows.size, n_steps, self.layout.dim), np.int16)
         numbers, within = np.divmod(rows, self.layout.group)
@@ -178,23 +125,7 @@ class Groups:
     def symbols(
         self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int16]:
-        """Return groups as they are stored, before differences become values.
-
-        Parameters
-        ----------
-        steps, groups : numpy.ndarray
-            Shapes (n,) and (m,), int64: steps and groups that exist.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, m, group, dim), int16; what the last group has too few of means nothing.
-
-        Raises
-        ------
-        FormatError
-            When a group cannot be decoded.
-        """
+        """Return groups as they are stored, before differences become values."""
         shape = (steps.size, groups.size, self.layout.group, self.layout.dim)
         nbytes = steps.size * groups.size * self._group_nbytes
         through_cache = nbytes <= self.cache_nbytes // _BULK
@@ -216,25 +147,7 @@ class Groups:
         return out.reshape(shape)
 
     def check(self, t: int) -> tuple[list[FormatError], tuple[int, int]]:
-        """Decode a whole time step and say what is wrong with it.
-
-        Parameters
-        ----------
-        t : int
-            The step.
-
-        Returns
-        -------
-        problems : list of FormatError
-            One for each group that cannot be decoded.
-        end : (int, int)
-            The position and the state behind the last group.
-
-        Raises
-        ------
-        FormatError
-            When none of it can be decoded.
-        """
+        """Decode a whole time step and say what is wrong with it."""
         problems: list[FormatError] = []
         at_once = max(_AT_ONCE // self._group_nbytes, 1)
         end = (0, 0)

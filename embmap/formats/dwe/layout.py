@@ -81,18 +81,7 @@ class DweLayout:
         return -(-self.n_words // self.group)
 
     def group_words(self, number: int) -> int:
-        """Return how many words a group has.
-
-        Parameters
-        ----------
-        number : int
-            Which group.
-
-        Returns
-        -------
-        int
-            Words.
-        """
+        """Return how many words a group has."""
         return min(self.group, self.n_words - number * self.group)
 
 
@@ -133,25 +122,7 @@ class _Header:
 
 
 def parse(file: ByteSource, layout: str | None = None) -> DweLayout:
-    """Parse a DWE file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : {"blocks", "stream"}, optional
-        Read it as this one; by default the bytes decide.
-
-    Returns
-    -------
-    DweLayout
-        Offsets and sizes, all inside the file. Models and entries are checked when they are used.
-
-    Raises
-    ------
-    FormatError
-        When it is none, or could be both.
-    """
+    """Parse a DWE file."""
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     header = _header(file)
@@ -329,27 +300,7 @@ def _checked(
 
 
 def model_of(file: ByteSource, layout: DweLayout, t: int) -> EntropyModel:
-    """Return the entropy model of a time step.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : DweLayout
-        Its layout.
-    t : int
-        Which time step.
-
-    Returns
-    -------
-    EntropyModel
-        Its symbols and frequencies.
-
-    Raises
-    ------
-    FormatError
-        When it is impossible.
-    """
+    """Return the entropy model of a time step."""
     file.check_whole()
     offset = layout.model_offsets[t]
     words = file.array(offset, "<u2", model_size(layout.model_sizes[t]))
@@ -368,27 +319,7 @@ def entries_of(
     steps: npt.NDArray[np.int64],
     groups: npt.NDArray[np.int64],
 ) -> Entries:
-    """Return where the coder enters groups of time steps.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : DweLayout
-        Its layout.
-    steps, groups : numpy.ndarray
-        Shapes (n, 1) and (m,), or (n,) both: steps and groups that exist.
-
-    Returns
-    -------
-    Entries
-        Of all pairs of them, the groups of a step together.
-
-    Raises
-    ------
-    FormatError
-        When an entry points outside the data or holds an impossible state.
-    """
+    """Return where the coder enters groups of time steps."""
     file.check_whole()
     steps, groups = (each.reshape(-1) for each in np.broadcast_arrays(steps, groups))
     tables = np.array(layout.table_offsets)[steps]

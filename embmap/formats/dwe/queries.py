@@ -15,16 +15,6 @@ def dot_products(a: npt.NDArray[np.int16], b: npt.NDArray[np.int16]) -> npt.NDAr
 
     Sums beyond 31 bits wrap there and here: vectors of 100 dimensions may have values of up to
     4633 without that.
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray
-        Shapes (..., dim) that go together, int16.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (...), int32.
     """
     products: npt.NDArray[np.int32] = np.vecdot(a.astype(np.int32), b.astype(np.int32))
     return products
@@ -33,44 +23,14 @@ def dot_products(a: npt.NDArray[np.int16], b: npt.NDArray[np.int16]) -> npt.NDAr
 def scaled(
     integers: npt.NDArray[Any], scale: np.float32, out: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Return integers as numbers.
-
-    Parameters
-    ----------
-    integers : numpy.ndarray
-        Any shape, int16 or float32.
-    scale : numpy.float32
-        What they are multiplied with; a file may say anything, infinity and NaN as well.
-    out : numpy.ndarray, optional
-        The same shape, float32: where to put them.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same shape, float32.
-    """
+    """Return integers as numbers."""
     with np.errstate(over="ignore", invalid="ignore"):
         numbers: npt.NDArray[np.float32] = np.multiply(integers, scale, out=out, dtype=np.float32)
     return numbers
 
 
 def greatest(products: npt.NDArray[Any], n: int, target: int) -> npt.NDArray[np.int64]:
-    """Return the rows of the greatest products, the smaller row first of equal ones.
-
-    Parameters
-    ----------
-    products : numpy.ndarray
-        Shape (rows,), integers.
-    n : int
-        How many, fewer than there are rows.
-    target : int
-        The row that is left out.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n,), int64.
-    """
+    """Return the rows of the greatest products, the smaller row first of equal ones."""
     if n == 0:
         return np.empty(0, np.int64)
     wanted = products.astype(np.int64)
@@ -88,22 +48,6 @@ def greatest_changes(
 
     Those that increased most are taken first, then those that decreased most, then whatever changed
     most. All are sorted by how much they changed in the direction they were taken for.
-
-    Parameters
-    ----------
-    changes : numpy.ndarray
-        Shape (rows,), int64: how much each changed.
-    n : int
-        How many, fewer than there are rows.
-    min_increasing, min_decreasing : int
-        How many are taken for an increase and for a decrease at the least.
-    target : int
-        The row that is left out.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n,), int64: each row once.
     """
     others = np.delete(np.arange(changes.size), target)
     rising = others[np.argsort(-changes[others], kind="stable")]

@@ -25,36 +25,14 @@ _INT16 = np.iinfo(np.int16)
 
 
 def is_at_hand(steps: object) -> bool:
-    """Whether rows of every step can be asked for as often as they are needed.
-
-    Parameters
-    ----------
-    steps : object
-        What :func:`write` was given.
-
-    Returns
-    -------
-    bool
-        True for arrays, and for lists of arrays and matrices.
-    """
+    """Whether rows of every step can be asked for as often as they are needed."""
     listed = steps if isinstance(steps, list | tuple) else ()
     at_hand = listed and all(isinstance(step, np.ndarray | Matrix) for step in listed)
     return isinstance(steps, np.ndarray) or bool(at_hand)
 
 
 def opened(step: Any) -> Any:
-    """Return a time step as something that has a shape and hands out rows.
-
-    Parameters
-    ----------
-    step : array-like, Matrix or a step of :func:`spooled`
-        Shape (V, K).
-
-    Returns
-    -------
-    numpy.ndarray, Matrix or a step of :func:`spooled`
-        The same.
-    """
+    """Return a time step as something that has a shape and hands out rows."""
     return step if isinstance(step, np.ndarray | Matrix | _SpooledStep) else np.asarray(step)
 
 
@@ -77,25 +55,7 @@ class _SpooledStep:
 
 
 def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
-    """Write time steps to a temporary file, a block of rows at a time.
-
-    Parameters
-    ----------
-    steps : iterable
-        Arrays, matrices or iterables of blocks of rows.
-    spool : binary file
-        Where to write them.
-
-    Returns
-    -------
-    list
-        The steps, whose rows are read when they are asked for.
-
-    Raises
-    ------
-    ValueError
-        When they are no integers of int16, or differ in their shape.
-    """
+    """Write time steps to a temporary file, a block of rows at a time."""
     written: list[_SpooledStep] = []
     for t, step in enumerate(steps):
         offset, rows, columns = spool.tell(), 0, None
@@ -134,15 +94,7 @@ def _symbols(rows: Any, t: int) -> npt.NDArray[np.int16]:
 
 
 class Residual:
-    """What is stored of one time step: itself, or how it differs from those around it.
-
-    Parameters
-    ----------
-    t : int
-        The step.
-    steps : sequence of (int, array or Matrix)
-        The step and its number, or the one before, itself and the one behind.
-    """
+    """What is stored of one time step: itself, or how it differs from those around it."""
 
     def __init__(self, t: int, steps: Sequence[tuple[int, Any]]) -> None:
         self.t = t
@@ -159,13 +111,7 @@ class Residual:
             raise ValueError(f"timestep {self.t}: {error}") from None
 
     def blocks(self) -> Iterator[npt.NDArray[np.int16]]:
-        """Return what is stored of the step, a few words at a time.
-
-        Yields
-        ------
-        numpy.ndarray
-            Shape (some words, K), int16.
-        """
+        """Return what is stored of the step, a few words at a time."""
         n_words, dim = self._shape
         at_once = max(AT_ONCE // dim, 1)
         for start in range(0, n_words, at_once):
@@ -174,22 +120,7 @@ class Residual:
     def groups(
         self, group: int, *, backwards: bool = False
     ) -> Iterator[tuple[int, Iterable[npt.NDArray[np.int16]]]]:
-        """Return what is stored of the step, group by group.
-
-        Parameters
-        ----------
-        group : int
-            Words of a group.
-        backwards : bool
-            Whether the last group comes first.
-
-        Yields
-        ------
-        number : int
-            Which group.
-        parts : iterable of numpy.ndarray
-            Its symbols, the last part first: shape (some words, K), int16 each.
-        """
+        """Return what is stored of the step, group by group."""
         n_words, dim = self._shape
         at_once = max(AT_ONCE // dim, 1)
         turn = cast(Callable[[range], Iterable[int]], reversed if backwards else iter)
@@ -207,18 +138,7 @@ class Residual:
 
 
 class Residuals:
-    """What is stored of each time step: the first, the last, and differences between them.
-
-    Parameters
-    ----------
-    steps : sequence
-        Shape (T, V, K), or T steps of shape (V, K).
-
-    Raises
-    ------
-    ValueError
-        When a DWE file cannot hold steps of that number or shape.
-    """
+    """What is stored of each time step: the first, the last, and differences between them."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = steps

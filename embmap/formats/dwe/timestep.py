@@ -99,15 +99,7 @@ class Timestep(Matrix):
 
 
 class Trajectories(Matrix):
-    """The words at all time steps: float32 of shape (V, T, K).
-
-    Parameters
-    ----------
-    groups : Groups
-        The groups of the file.
-    scale : numpy.float32
-        What the integers are multiplied with.
-    """
+    """The words at all time steps: float32 of shape (V, T, K)."""
 
     def __init__(self, groups: Groups, scale: np.float32) -> None:
         layout = groups.layout

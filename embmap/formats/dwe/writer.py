@@ -149,27 +149,7 @@ def quantize(
 def quantize_blocks(
     steps: Sequence[Any], bits: int = 8
 ) -> tuple[Iterator[Iterator[npt.NDArray[np.int16]]], float]:
-    """Round vectors to integers of one scale, a few rows at a time.
-
-    Parameters
-    ----------
-    steps : sequence
-        T time steps of shape (V, K): arrays or matrices. They are gone through twice.
-    bits : int
-        As :func:`quantize` takes them.
-
-    Returns
-    -------
-    quantized : iterator
-        Of each step its blocks of rows, int16, as :func:`write` takes them.
-    scale : float
-        As :func:`quantize` returns it.
-
-    Raises
-    ------
-    ValueError
-        When a value is not finite, or `bits` is out of range.
-    """
+    """Round vectors to integers of one scale, a few rows at a time."""
     bits = operator.index(bits)
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be 2 to 16, not {bits}")

@@ -49,38 +49,14 @@ _WORD_EMBEDDINGS = (
 
 
 class Tensors(Mapping[str, npt.NDArray[Any]]):
-    """The tensors of a file by name: read-only arrays, views where the file is mapped.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    layout : EmbdLayout
-        Where they are.
-    """
+    """The tensors of a file by name: read-only arrays, views where the file is mapped."""
 
     def __init__(self, file: ByteSource, layout: EmbdLayout) -> None:
         self._file = file
         self._tensors = {tensor.name: tensor for tensor in layout.tensors}
 
     def layout(self, name: str) -> TensorLayout:
-        """Return where a tensor is and what it is, without reading it.
-
-        Parameters
-        ----------
-        name : str
-            Its name.
-
-        Returns
-        -------
-        TensorLayout
-            Name, dtype, shape, offset, nbytes.
-
-        Raises
-        ------
-        KeyError
-            When there is no tensor of that name.
-        """
+        """Return where a tensor is and what it is, without reading it."""
         return self._tensors[name]
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:

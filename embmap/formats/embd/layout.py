@@ -135,18 +135,7 @@ class EmbdLayout:
 
 
 def fnv1a(name: bytes) -> int:
-    """Return the FNV-1a hash of a tensor name.
-
-    Parameters
-    ----------
-    name : bytes
-        UTF-8.
-
-    Returns
-    -------
-    int
-        32 bits.
-    """
+    """Return the FNV-1a hash of a tensor name."""
     value = 0x811C9DC5
     for byte in name:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -154,25 +143,7 @@ def fnv1a(name: bytes) -> int:
 
 
 def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
-    """Parse an EMBD file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    dialect : {"spec", "flat"}, optional
-        Read it as this one; by default the bytes decide.
-
-    Returns
-    -------
-    EmbdLayout
-        Offsets and sizes, all inside the file.
-
-    Raises
-    ------
-    FormatError
-        When it is neither.
-    """
+    """Parse an EMBD file."""
     if dialect is not None and dialect not in DIALECTS:
         raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     reader = FieldReader(file, FORMAT)

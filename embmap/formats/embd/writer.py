@@ -52,15 +52,7 @@ class TensorBlocks(Protocol):
     dtype: np.dtype[Any]
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the tensor a few entries of its first dimension at a time.
-
-        Yields
-        ------
-        start : int
-            Number of the first entry.
-        block : numpy.ndarray
-            Entries of the tensor.
-        """
+        """Return the tensor a few entries of its first dimension at a time."""
         ...
 
 

@@ -73,25 +73,7 @@ class FinalfusionLayout:
 
 
 def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
-    """Parse a finalfusion file.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    dialect : {"reference", "v0", "draft", "bare"}, optional
-        Read it as this one; by default the bytes decide.
-
-    Returns
-    -------
-    FinalfusionLayout
-        Offsets and sizes, all inside the file.
-
-    Raises
-    ------
-    FormatError
-        When it is none.
-    """
+    """Parse a finalfusion file."""
     if dialect is not None and dialect not in DIALECTS:
         raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     head = file.read(0, min(4, file.nbytes))
@@ -133,18 +115,7 @@ def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
 
 
 def looks_bare(file: ByteSource) -> bool:
-    """Whether a file without the magic could be a single chunk.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it starts with a chunk that is known and fills it.
-    """
+    """Whether a file without the magic could be a single chunk."""
     if file.nbytes < CHUNK_HEAD:
         return False
     head = file.read(0, CHUNK_HEAD)

@@ -89,25 +89,7 @@ def _padding(reader: FieldReader, nbytes: int, itemsize: int, what: str) -> int:
 
 
 def parse_dense(file: ByteSource, chunk: Chunk) -> Dense:
-    """Parse an ndarray chunk.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    chunk : Chunk
-        The chunk.
-
-    Returns
-    -------
-    Dense
-        Offsets and sizes, inside the chunk.
-
-    Raises
-    ------
-    FormatError
-        When the sizes do not fill the chunk or a field is impossible.
-    """
+    """Parse an ndarray chunk."""
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     rows, columns = reader.u64("rows"), reader.u32("columns")
     dtype = _dtype(reader, "data type")
@@ -121,25 +103,7 @@ def parse_dense(file: ByteSource, chunk: Chunk) -> Dense:
 
 
 def parse_product(file: ByteSource, chunk: Chunk) -> Product:
-    """Parse a quantized array chunk.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    chunk : Chunk
-        The chunk.
-
-    Returns
-    -------
-    Product
-        Offsets and sizes, inside the chunk.
-
-    Raises
-    ------
-    FormatError
-        When the sizes do not fill the chunk or a field is impossible.
-    """
+    """Parse a quantized array chunk."""
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     has_projection, has_norms = reader.u32("projection"), reader.u32("norms")
     q, d, k = (
@@ -196,25 +160,7 @@ def parse_product(file: ByteSource, chunk: Chunk) -> Product:
 
 
 def parse_draft_storage(file: ByteSource, chunk: Chunk) -> Dense | Product:
-    """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    chunk : Chunk
-        The chunk.
-
-    Returns
-    -------
-    Dense or Product
-        Offsets and sizes, inside the chunk.
-
-    Raises
-    ------
-    FormatError
-        When it can be neither.
-    """
+    """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide."""
     try:
         return parse_dense(file, chunk)
     except FormatError as as_dense:
@@ -236,25 +182,7 @@ def parse_draft_storage(file: ByteSource, chunk: Chunk) -> Dense | Product:
 
 
 def parse_norms(file: ByteSource, chunk: Chunk) -> Norms:
-    """Parse a norms chunk.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    chunk : Chunk
-        The chunk.
-
-    Returns
-    -------
-    Norms
-        Offsets and sizes, inside the chunk.
-
-    Raises
-    ------
-    FormatError
-        When the sizes do not fill the chunk or a field is impossible.
-    """
+    """Parse a norms chunk."""
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     n = reader.u64("number of norms")
     dtype = _dtype(reader, "data type")

@@ -56,31 +56,7 @@ class VocabularyLayout:
 def parse_vocabulary(
     file: ByteSource, chunk: Chunk, id: int, forced: str | None
 ) -> tuple[VocabularyLayout, bool]:
-    """Parse the head of a vocabulary.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    chunk : Chunk
-        The chunk.
-    id : int
-        What to read it as; the draft's identifiers differ.
-    forced : str or None
-        The dialect, if the caller knows it.
-
-    Returns
-    -------
-    vocabulary : VocabularyLayout
-        Where its words are.
-    by_text : bool
-        Whether its fields stand in the order of the v0 text.
-
-    Raises
-    ------
-    FormatError
-        When a field is impossible.
-    """
+    """Parse the head of a vocabulary."""
     kind = VOCABULARIES[id]
     if kind == "floret":
         return _floret(file, chunk), False
@@ -218,22 +194,7 @@ def _floret(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
 
 
 def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> Records:
-    """Return where the n-grams of an explicit vocabulary lie.
-
-    Parameters
-    ----------
-    vocabulary : VocabularyLayout
-        The vocabulary.
-    words_end : int
-        Where its last word ends.
-    limit : int
-        Where its chunk ends.
-
-    Returns
-    -------
-    Records
-        The n-grams.
-    """
+    """Return where the n-grams of an explicit vocabulary lie."""
     return Records(
         words_end + vocabulary.ngram_head,
         limit,
@@ -245,25 +206,7 @@ def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> R
 
 
 def content_end(file: ByteSource, vocabulary: VocabularyLayout) -> int:
-    """Walk over a vocabulary.
-
-    Parameters
-    ----------
-    file : ByteSource
-        The file.
-    vocabulary : VocabularyLayout
-        The vocabulary.
-
-    Returns
-    -------
-    int
-        Where it ends, whatever its chunk's length field says.
-
-    Raises
-    ------
-    FormatError
-        When it does not end within the file.
-    """
+    """Walk over a vocabulary."""
     if vocabulary.kind == "floret":
         return vocabulary.words.limit
     words = replace(vocabulary.words, limit=file.nbytes, exact=False)
