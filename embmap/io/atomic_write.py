@@ -15,6 +15,7 @@ import errno
 import os
 import secrets
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ class Part(os.PathLike[str]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fsdecode(path)
         self._target = _target(self._path)
-        self._named: Path | None = None  # the temporary file, where it has a name
+        self._named: _Temporary | None = None  # where the temporary file has a name
         self._nameless: int | None = None  # the descriptor of one that has none
         self._complete = False
 
@@ -42,7 +43,7 @@ class Part(os.PathLike[str]):
         """A path to what has been written, until it takes its place."""
         if self._nameless is not None:
             return _descriptor_path(self._nameless)
-        return cast(Path, self._named)
+        return cast(_Temporary, self._named).path
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
@@ -76,21 +77,21 @@ class Part(os.PathLike[str]):
             descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, permissions)
             self._nameless = os.dup(descriptor)
             return descriptor
-        self._named = _temporary_name(folder)
+        self._named = _Temporary(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        return os.open(self._named, flags, permissions)
+        return os.open(self._named.path, flags, permissions)
 
     def take_name(self) -> None:
         """Name the temporary file, if it has no name yet and is complete."""
         if self._complete and self._nameless is not None and self._named is None:
-            self._named = _temporary_name(self._target.parent)  # also if an interrupt comes next
-            _link(self._nameless, self._named)
+            self._named = _Temporary(self._target.parent)
+            _link(self._nameless, self._named.path)
 
     def take_place(self) -> None:
         """Rename the temporary file, which has a name, over the target."""
         if not self._complete:
             return
-        cast(Path, self._named).replace(self._target)
+        cast(_Temporary, self._named).path.replace(self._target)
         self._named = None
         _sync_folder(self._target.parent)
 
@@ -100,9 +101,24 @@ class Part(os.PathLike[str]):
             os.close(self._nameless)
             self._nameless = None
         if self._named is not None:
-            with contextlib.suppress(OSError):
-                self._named.unlink()
+            self._named.remove()
             self._named = None
+
+
+class _Temporary:
+    """The name of a temporary file, which is removed when this object goes, if not before.
+
+    An interrupt can keep any line from being run, also one that cleans up.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f".embmap-{secrets.token_hex(8)}.tmp"
+        self._removal = weakref.finalize(self, _remove_own, self.path, os.getpid())
+
+    def remove(self) -> None:
+        """Remove the file, if it still has this name."""
+        _remove_own(self.path, os.getpid())
+        self._removal.detach()
 
 
 class Together:
@@ -193,8 +209,11 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _temporary_name(folder: Path) -> Path:
-    return folder / f".embmap-{secrets.token_hex(8)}.tmp"
+def _remove_own(path: Path, process: int) -> None:
+    """Remove a temporary file, unless this process is a forked child of the one that writes it."""
+    if os.getpid() == process:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _descriptor_path(descriptor: int) -> Path:
@@ -206,16 +225,17 @@ def _names_later(folder: Path) -> bool:
     if not hasattr(os, "O_TMPFILE"):
         return False
     # Some file systems and sandboxes allow the first and not the second: an empty file tries it.
-    named = _temporary_name(folder)
+    named = _Temporary(folder)
     try:
         descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
         try:
-            _link(descriptor, named)
+            _link(descriptor, named.path)
         finally:
             os.close(descriptor)
-            named.unlink(missing_ok=True)
     except OSError:
         return False
+    finally:
+        named.remove()
     return True
 
 
