@@ -62,7 +62,8 @@ def test_no_temporary_file_is_left_wherever_the_interrupt_comes(
         for name in ("one", "two"):
             (tmp_path / name).write_bytes(b"old")
         ended_early = interrupted(lambda: write(tmp_path), n_lines)
-        gc.collect()  # frames in which the interrupt came may refer to each other
+        if len(list(tmp_path.iterdir())) > 2:
+            gc.collect()  # frames in which the interrupt came may refer to each other
         files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
         assert set(files) == {"one", "two"}, f"at line {n_lines}: {sorted(files)}"
         assert set(files.values()) <= {b"old", b"new"}
