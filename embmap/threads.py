@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -60,16 +62,26 @@ def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> No
                 errors[i] = error
                 left.clear()
 
-    threads = [threading.Thread(target=work) for _ in range(n - 1)]
+    def work_until(end: _thread.LockType) -> None:
+        try:
+            work()
+        finally:
+            end.release()
+
+    ends = [_thread.allocate_lock() for _ in range(n - 1)]
+    for end in ends:
+        end.acquire()
+    started: list[int] = []
     try:
-        for thread in threads:
-            thread.start()
+        # threading.Thread.start() holds a lock that its thread needs. An interrupt there would
+        # leave it held, and the thread would never end. This starts all of them, or none.
+        with contextlib.suppress(RuntimeError):  # no more threads: those that there are suffice
+            started.extend(map(_thread.start_new_thread, repeat(work_until), zip(ends)))
         work()
     finally:
         left.clear()  # when it is interrupted; else nothing is left
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        for end, _ in zip(ends, started, strict=False):
+            end.acquire()
     if errors:
         error = errors[min(errors)]  # pieces begin in order, so that no earlier one failed
         errors.clear()
