@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -57,7 +58,9 @@ def _changed(rng: random.Random, document: Any) -> Any:
     elif kind == 4:
         holder[key] = _nested(rng)
     elif isinstance(holder[key], int) and kind < 7:
-        holder[key] += rng.choice((-1, 1, 2, holder[key], 2**31, 2**32, -(2**32), 0.5))
+        other = rng.choice((-1, 1, 2, holder[key], 2**31, 2**32, -(2**32), 0.5))
+        with contextlib.suppress(OverflowError):  # a fraction of a number that no float holds
+            holder[key] += other
     else:
         holder[key] = rng.choice(_VALUES)
     return document
