@@ -587,7 +587,7 @@ def test_bad_conversions_exit_with_2_and_one_line(command, tmp_path):
 
 def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
     cli = pytest.importorskip("embmap.cli")
-    text = (Path(__file__).parents[1] / "docs" / "convert.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "convert.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "glove.txt", ["the", "of", "and", "zürich"], VECTORS[:4, :3], head=False)
     write_words(tmp_path / "few.txt", ["zürich", "of"])

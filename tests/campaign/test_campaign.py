@@ -12,7 +12,7 @@ import pytest
 
 from tests.campaign.parts import load_parts
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals")
 
 
@@ -24,7 +24,7 @@ def command(*options, folder):
         "-m",
         "tests.campaign",
         "--modules",
-        "tests.bad_parts",
+        "tests.campaign.bad_parts",
         *saved,
         *options,
     ]
@@ -71,7 +71,7 @@ def test_a_broken_promise_is_shown_and_repeated(tmp_path):
     text = until_failed("failing", tmp_path)
     assert int(row(text, "failing")[2].replace(",", "")) >= 1
     number = first_failure(text, "failing")
-    assert f"--seed 1 --modules tests.bad_parts --replay failing {number}" in text
+    assert f"--seed 1 --modules tests.campaign.bad_parts --replay failing {number}" in text
     shown = re.search(r"AssertionError: the number is ([\d.]+)", text)[0]
     again = run("--seed", "1", "--replay", "failing", number, folder=tmp_path)
     assert again.returncode == 1
@@ -138,7 +138,7 @@ def test_the_table_is_written_between_its_marks(tmp_path):
     assert text.startswith("# Page\n\n<!-- campaign: begin -->\n")
     assert text.endswith("<!-- campaign: end -->\n\nRest\n")
     assert "old" not in text
-    for name in load_parts(["tests.bad_parts"]):
+    for name in load_parts(["tests.campaign.bad_parts"]):
         assert len(row(text, name)) == 3
 
 

@@ -41,7 +41,7 @@ try:
 except ImportError:  # Windows
     resource = None
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -638,7 +638,9 @@ def outcomes(folder):
 def shrunk_outcomes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shrunk")
     program = (
-        "import sys; from tests.test_hostile_finalfusion import outcomes; outcomes(sys.argv[1])"
+        "import sys\n"
+        "from tests.formats.finalfusion.test_hostile import outcomes\n"
+        "outcomes(sys.argv[1])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)], cwd=ROOT, capture_output=True, text=True

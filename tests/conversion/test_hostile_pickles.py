@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.hostile_pickles import CORPUS, array, assembled, mutated, saved
+from tests.judges.pickles import CORPUS, array, assembled, mutated, saved
 
 N_RANDOM = 400
 MEMORY = 1 << 30  # what reading one may take
 ROOT = Path(embmap.__file__).resolve().parent.parent
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def outcome(folder, data):
@@ -69,7 +69,7 @@ def outcomes(folder, names):
         left = [name for name in names if name not in found]
         code = (
             f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]\n"
-            "from pathlib import Path; from tests.test_hostile_pickles import child\n"
+            "from pathlib import Path; from tests.conversion.test_hostile_pickles import child\n"
             f"child(Path({str(folder)!r}), {left!r})"
         )
         environment = {**os.environ, "PYTHONFAULTHANDLER": "0"}

@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 import embmap
 from embmap.dwe import quantize, write
 from embmap.formats.dwe import residuals, writer
+from tests.codecs.test_half import kernel  # noqa: F401  (a fixture)
 from tests.reference import dwe as reference
-from tests.test_codecs import kernel  # noqa: F401  (a fixture)
 
 RNG = np.random.default_rng(0)
 

@@ -522,7 +522,7 @@ def test_gensim_finds_the_same(unit_file):
 
 
 def test_the_snippets_of_the_document_run_and_say_what_they_return(tmp_path, monkeypatch):
-    text = (Path(__file__).parents[1] / "docs" / "search.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "search.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     names = {}
     n_checked = 0
