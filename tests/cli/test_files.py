@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,30 +10,6 @@ import embmap
 
 pytest.importorskip("typer", reason="typer is not installed")
 pytest.importorskip("rich", reason="rich is not installed")
-
-from embmap.cli import run
-
-WORDS = ["one", "two", "zwölf"]
-
-
-@pytest.fixture
-def path(tmp_path):
-    vectors = np.array([[1, 0.5], [0.1, -3e-30], [7, 8]], np.float32)
-    return embmap.finalfusion.write(
-        tmp_path / "a.fifu", WORDS, vectors, norms=[1, 2, 3], metadata='title = "t"'
-    )
-
-
-@pytest.fixture
-def command(capsys, monkeypatch):
-    monkeypatch.setattr("warnings.showwarning", lambda *_, **__: None)
-
-    def call(*arguments):
-        status = run([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return call
 
 
 def test_info_describes_a_file(command, path):
@@ -240,62 +213,6 @@ def test_words_on_stdin_end_at_newlines_alone(command, tmp_path, monkeypatch):
     assert command("get", path, "-")[0] == 0
 
 
-def program(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "embmap", *map(str, arguments)],
-        capture_output=True,
-        check=False,
-        **options,
-    )
-
-
-def test_the_module_runs_as_a_program(path):
-    done = program("get", path, "one", "--format", "npy")
-    assert np.load(io.BytesIO(done.stdout)).tolist() == [[1, 0.5]]
-    done = program("get", path, "drei")
-    assert (done.returncode, done.stdout) == (1, b"")
-    path.with_name("a.fifu.embx").write_bytes(b"damaged")
-    done = program("get", path, "one")
-    assert done.returncode == 0
-    assert done.stderr.startswith(b"embmap: warning: index ignored")
-    assert done.stderr.count(b"\n") == 1
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
-def test_a_reader_that_goes_away_is_no_traceback(path, tmp_path):
-    vectors = np.ones((3000, 100), np.float32)
-    big = embmap.finalfusion.write(tmp_path / "b", map(str, range(3000)), vectors)
-    rows = [argument for i in range(3000) for argument in ("--row", str(i))]
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "embmap", "get", str(big), *rows],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-    )
-    os.close(writer)
-    os.read(reader, 10)
-    os.close(reader)
-    assert process.communicate()[1] == b""
-
-
-def test_words_that_the_terminal_cannot_show_are_escaped(path):
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = program("get", path, "zwölf", env=environment)
-    assert done.stdout == b"zw\\xf6lf 7.0 8.0\n"
-    done = program("get", path, "zwölf", "--format", "json", env=environment)
-    assert json.loads(done.stdout)[0]["word"] == "zwölf"
-
-
-def test_without_typer_the_program_names_the_extra(path):
-    blocked = (
-        "import sys; sys.modules['typer'] = None; import embmap.__main__ as m; sys.exit(m.main())"
-    )
-    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, check=False)
-    assert done.returncode == 2
-    assert b"pip install embmap[cli]" in done.stderr
-    assert done.stderr.count(b"\n") == 1
-
-
 def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path):
     status, out, _ = command("demo", "--folder", tmp_path)
     assert status == 0
@@ -315,121 +232,3 @@ def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path):
     with embmap.open(tmp_path / "docstrings.fifu") as file:
         similar = file["tuple"] @ file["list"]
         assert similar > file["tuple"] @ file["socket"]
-
-
-@pytest.fixture
-def dynamic(tmp_path):
-    """A dynamic embedding of four words, and the file that names them."""
-    steps = np.zeros((3, 4, 2), np.int16)
-    steps[:, 0] = [[10, 0], [10, 10], [0, 10]]
-    steps[:, 1:] = [[1, 0], [0, 1], [-1, 2]]
-    path = embmap.dwe.write(tmp_path / "a.dwe", steps, scale=0.5, group=2)
-    vocab = tmp_path / "words.txt"
-    vocab.write_text("moving\nleft\nright\nzwölf\n", encoding="utf-8")
-    return path, vocab
-
-
-def test_words_over_time_are_listed_and_got(command, dynamic):
-    path, vocab = dynamic
-    assert "4 x 3 x 2" in command("info", path)[1]
-    lines = command("ls", path)[1].splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [["timestep", str(t)] for t in range(3)]
-    asked = ("get", path, "moving", "--vocab", vocab)
-    assert command(*asked, "--time", "1") == (0, "moving 5.0 5.0\n", "")
-    assert command(*asked, "-t", "-1")[1] == "moving 0.0 5.0\n"
-    assert command("get", path, "--row", "3", "--time", "0") == (0, "3 -0.5 1.0\n", "")
-    assert command("verify", path)[0] == 0
-    assert command(*asked)[1] == "moving 0.0 5.0\n"
-    status, _, err = command(*asked, "--time", "3")
-    assert (status, err.count("\n")) == (2, 1)
-    assert "time" in err
-    assert command("get", path, "moving")[0] == 1
-    assert command("get", path, "nobody", "-t", "0", "--vocab", vocab)[0] == 1
-
-
-def test_trajectories_are_printed_drawn_and_written(command, dynamic, tmp_path):
-    path, vocab = dynamic
-    status, out, _ = command("trajectory", path, "moving", "left", "--vocab", vocab)
-    assert status == 0
-    assert [line.split() for line in out.splitlines()] == [
-        ["time", "moving", "left"],
-        ["0", "1.0000", "1.0000"],
-        ["1", "0.7071", "1.0000"],
-        ["2", "0.0000", "1.0000"],
-    ]
-    told = json.loads(command("trajectory", path, "0", "--to", "1", "--json")[1])
-    assert told["words"]["0"] == pytest.approx([1, 0.5**0.5, 0])
-    target = tmp_path / "out.npy"
-    assert command("trajectory", path, "0", "-1", "--output", target)[0] == 2  # an option's look
-    assert command("trajectory", path, "--output", target, "--", "0", "-1")[0] == 0
-    with embmap.open(path) as file:
-        assert np.array_equal(np.load(target), file[[0, 3]])
-
-
-def test_a_trajectory_is_drawn(command, dynamic, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    path, vocab = dynamic
-    asked = ("trajectory", path, "moving", "zwölf", "--vocab", vocab, "--plot")
-    picture = tmp_path / "out.png"
-    assert command(*asked, picture)[0] == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    drawing = tmp_path / "out.svg"
-    assert command(*asked, drawing)[0] == 0
-    assert b"<svg" in drawing.read_bytes()
-    status, _, err = command(*asked, tmp_path / "out.doc")
-    assert (status, err.count("\n")) == (2, 1)
-    assert command(*asked, path)[0] == 2
-    assert not (tmp_path / "out.doc").exists()
-
-
-def test_neighbours_and_changes_are_listed(command, dynamic):
-    path, vocab = dynamic
-    found = json.loads(
-        command("related", path, "moving", "-t", "0", "-n", "2", "--vocab", vocab, "--json")[1]
-    )
-    assert found == [
-        {"row": 1, "word": "left", "similarity": 2.5},
-        {"row": 2, "word": "right", "similarity": 0.0},
-    ]
-    lines = command("changes", path, "0", "-n", "3")[1].splitlines()
-    assert [line.split() for line in lines] == [
-        ["word", "row", "change"],
-        ["3", "3", "7.5000"],
-        ["2", "2", "2.5000"],
-        ["1", "1", "-2.5000"],
-    ]
-    assert command("related", path, "nobody", "--vocab", vocab)[0] == 1
-    for wrong in (
-        ("related", path, "moving"),
-        ("related", path, "9"),
-        ("related", path, "0", "-t", "3"),
-        ("related", path, "0", "-n", "4"),
-        ("changes", path, "0", "-n", "2", "--min-increasing", "2", "--min-decreasing", "1"),
-        ("related", vocab, "0"),
-    ):
-        status, _, err = command(*wrong)
-        assert status == 2
-        assert err.count("\n") == 1
-
-
-def test_other_files_have_no_time_steps(command, path):
-    for words in (("trajectory", path, "one"), ("get", path, "one", "--time", "0")):
-        status, _, err = command(*words)
-        assert status == 2
-        assert "time steps" in err
-
-
-def test_the_demonstration_can_be_served(command, monkeypatch, tmp_path):
-    made, served = [], []
-    monkeypatch.setattr("embmap.demo.tour.tour", lambda console, folder: made.append(folder))
-    monkeypatch.setattr(
-        "embmap.cli.files.serve_files", lambda files, **options: served.append((files, options))
-    )
-    assert "--serve" in command("demo", "--folder", tmp_path)[1]
-    assert (made, served) == ([tmp_path], [])
-    assert command("demo", "--folder", tmp_path, "--serve", "--port", "0")[0] == 0
-    ((files, options),) = served
-    assert [os.path.dirname(file) for file in files] == [str(tmp_path)] * 2
-    assert options["port"] == 0
-    assert command("demo", "--serve")[0] == 0
-    assert not made[-1].exists()  # a temporary folder, gone once serving ends

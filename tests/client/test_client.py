@@ -10,7 +10,7 @@ import pytest
 
 import embmap
 from embmap.client import RemoteError
-from tests.served import in_process, settings_of
+from tests.served import in_process, settings_of, skip_without_server
 
 FACTS = {
     "name": "a",
@@ -298,8 +298,7 @@ def test_an_answer_that_is_too_long_is_not_left_on_the_connection():
 
 
 def test_words_of_any_length_are_answered_as_by_the_local_file(tmp_path):
-    for module in ("starlette", "uvicorn", "httptools", "orjson"):
-        pytest.importorskip(module, reason=f"serving needs {module}")
+    skip_without_server()
     words = ["a", "b" * 1025, "ü" * 5000, "c" * 700_000, "d"]
     odd = ["e" * 1025, "ü" * 4999, "f" * 700_000, "g" * 1_000_000, "\ud800" * 2000, "\0" * 5000]
     rows = np.eye(len(words), dtype=np.float32)

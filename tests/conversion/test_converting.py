@@ -1,117 +1,26 @@
 """embmap.convert: every pair of formats, what is kept, and the choices that callers have."""
 
-import json
 import pickle
-import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import embmap
 from embmap.finalfusion import Quantized
-from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer, FloretIndexer
-
-WORDS = ["berlin", "zürich", "東京", "🙂", "a"]
-RNG = np.random.default_rng(0)
-VECTORS = RNG.standard_normal((5, 6)).astype(np.float32)
-
-
-def rows(path, **options):
-    """The words and vectors of a file, read through the public face."""
-    target = path.with_name("read-back.npy")
-    report = embmap.convert(path, target, **options)
-    words = None
-    if report.words_path is not None:
-        words = report.words_path.read_text("utf-8").removesuffix("\n").split("\n")
-    return words, np.load(target)
-
-
-def write_text(path, words=WORDS, vectors=VECTORS, head=True):
-    lines = [
-        f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, vectors, strict=True)
-    ]
-    if head:
-        lines.insert(0, f"{len(words)} {vectors.shape[1]}\n")
-    path.write_text("".join(lines), "utf-8", newline="")
-
-
-def write_word2vec(path, words=WORDS, vectors=VECTORS, newline=b"\n"):
-    parts = [b"%d %d\n" % vectors.shape]
-    for word, row in zip(words, vectors, strict=True):
-        parts.append(word.encode() + b" " + row.astype("<f4").tobytes() + newline)
-    path.write_bytes(b"".join(parts))
-
-
-def write_words(path, words=WORDS):
-    path.write_text("".join(f"{word}\n" for word in words), "utf-8", newline="")
-
-
-def make(name, folder):
-    """An input of a format: its path and what convert needs to read it."""
-    path = folder / f"input-{name}"
-    vocab = folder / "vocab.txt"
-    write_words(vocab)
-    if name == "finalfusion":
-        embmap.finalfusion.write(path, WORDS, VECTORS)
-    elif name == "embd":
-        tensors = {"embeddings.word_embeddings.weight": VECTORS}
-        embmap.embd.write(path, tensors, vocab=WORDS)
-    elif name == "cvc":
-        embmap.cvc.write(path, VECTORS, compression="lossless", version="1.0")
-        return path, {"vocab": vocab}
-    elif name == "dwe":
-        quantized, scale = embmap.dwe.quantize(np.stack([VECTORS, VECTORS[::-1]]), 11)
-        embmap.dwe.write(path, quantized, scale=scale)
-        return path, {"vocab": vocab, "timestep": 0}
-    elif name in ("word2vec-text", "glove"):
-        write_text(path, head=name == "word2vec-text")
-    elif name == "word2vec":
-        write_word2vec(path)
-    elif name == "npy":
-        with path.open("wb") as handle:
-            np.save(handle, VECTORS)
-        return path, {"vocab": vocab}
-    elif name == "npz":
-        with path.open("wb") as handle:
-            np.savez_compressed(handle, vectors=VECTORS, lengths=np.arange(5))
-        return path, {"vocab": vocab}
-    elif name == "safetensors":
-        saved = pytest.importorskip("safetensors.numpy")
-        saved.save_file({"emb": VECTORS, "bias": VECTORS[0]}, path)
-        return path, {"vocab": vocab}
-    elif name == "gensim":
-        models = pytest.importorskip("gensim.models")
-        vectors = models.KeyedVectors(VECTORS.shape[1])
-        vectors.add_vectors(WORDS, VECTORS)
-        vectors.save(str(path))
-    return path, {}
-
-
-INPUTS = (
-    "finalfusion",
-    "embd",
-    "cvc",
-    "dwe",
-    "word2vec",
-    "word2vec-text",
-    "glove",
-    "npy",
-    "npz",
-    "safetensors",
-    "gensim",
+from embmap.subwords import FloretIndexer
+from tests.conversion.sources import (
+    INPUTS,
+    OUTPUTS,
+    RNG,
+    VECTORS,
+    WORDS,
+    make,
+    rows,
+    write_text,
+    write_word2vec,
+    write_words,
 )
-OUTPUTS = {
-    "finalfusion": ".fifu",
-    "embd": ".weights",
-    "cvc": ".cvc",
-    "word2vec": ".bin",
-    "word2vec-text": ".vec",
-    "glove": ".txt",
-    "npy": ".npy",
-    "safetensors": ".safetensors",
-}
 
 
 @pytest.mark.parametrize("target", OUTPUTS)
@@ -241,80 +150,6 @@ def test_rows_of_zeros_stay_zeros(tmp_path):
     with embmap.open(tmp_path / "a.fifu") as file:
         assert file.norms.tolist() == [0, 5]
         assert file["a"].tolist() == [0, 0]
-
-
-INDEXERS = {
-    "bucket": BucketIndexer(3, 4, 4),
-    "fasttext": FastTextIndexer(2, 4, 11),
-    "explicit": ExplicitIndexer.of(["<be", "ber", "üri"], min_n=3, max_n=3),
-}
-
-
-@pytest.mark.parametrize("kind", INDEXERS)
-def test_subwords_are_kept_and_left_out(tmp_path, kind):
-    indexer = INDEXERS[kind]
-    matrix = RNG.standard_normal((5 + indexer.n_buckets, 4)).astype("f4")
-    path = embmap.finalfusion.write(
-        tmp_path / "a.fifu", WORDS, matrix, subwords=indexer, norms=np.arange(5), metadata='t = "x"'
-    )
-    embmap.convert(path, tmp_path / "b.fifu", words=WORDS[1:])
-    with embmap.open(path) as before, embmap.open(tmp_path / "b.fifu") as after:
-        assert list(after) == WORDS[1:]
-        assert after.subwords.kind == kind
-        assert after.metadata == {"t": "x"}
-        assert after.norms.tolist() == [1, 2, 3, 4]
-        for word in ("東京", "berber", "bürin"):
-            np.testing.assert_array_equal(after[word], before[word])
-    report = embmap.convert(path, tmp_path / "c.fifu", subwords="none")
-    assert report.left_out == ("subwords",)
-    with embmap.open(tmp_path / "c.fifu") as file:
-        assert file.subwords is None
-        assert file.shape == (5, 4)
-    assert set(embmap.convert(path, tmp_path / "c.vec").left_out) == {
-        "norms",
-        "subwords",
-        "metadata",
-    }
-
-
-@pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("kind", ["bucket", "fasttext"])
-def test_buckets_become_explicit_ngrams(tmp_path, kind, quantized):
-    indexer = INDEXERS[kind]
-    n = 5 + indexer.n_buckets
-    storage = {"vectors": RNG.standard_normal((n, 4)).astype("f4")}
-    if quantized:
-        books = RNG.standard_normal((2, 5, 2)).astype("f4")
-        codes = RNG.integers(0, 5, (n, 2), np.uint8)
-        storage = {"vectors": None, "quantized": Quantized(codes, books, np.eye(4), np.ones(n))}
-    path = embmap.finalfusion.write(
-        tmp_path / "a.fifu", WORDS, subwords=indexer, metadata='t = "x"', **storage
-    )
-    embmap.convert(path, tmp_path / "b.fifu", subwords="explicit")
-    with embmap.open(path) as before, embmap.open(tmp_path / "b.fifu") as after:
-        assert after.subwords.kind == "explicit"
-        assert after.metadata == {"t": "x"}
-        assert after.info()["storage"]["kind"] == ("quantized" if quantized else "ndarray")
-        assert list(after) == WORDS
-        for word in WORDS:
-            np.testing.assert_array_equal(after[word], before[word])
-            np.testing.assert_array_equal(
-                after.vectors[after.subword_rows(word)], before.vectors[before.subword_rows(word)]
-            )
-        assert after.verify().ok
-
-
-def test_explicit_ngrams_are_those_of_finalfusion_python(tmp_path):
-    peer = pytest.importorskip("finalfusion")
-    indexer = INDEXERS["bucket"]
-    matrix = RNG.standard_normal((5 + indexer.n_buckets, 4)).astype("f4")
-    path = embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, matrix, subwords=indexer)
-    embmap.convert(path, tmp_path / "b.fifu", subwords="explicit")
-    theirs = peer.load_finalfusion(str(path)).bucket_to_explicit()
-    ours = peer.load_finalfusion(str(tmp_path / "b.fifu"))
-    assert set(ours.vocab.subword_indexer.ngrams) == set(theirs.vocab.subword_indexer.ngrams)
-    for word in ("berliner", "zür"):
-        np.testing.assert_allclose(ours[word], theirs[word], rtol=1e-6)
 
 
 def test_quantized_vectors_stay_quantized_or_are_decoded(tmp_path):
@@ -516,92 +351,6 @@ def test_progress_is_reported(tmp_path):
     assert any(what == "finding words" and done == total for what, done, total in steps)
 
 
-@pytest.fixture
-def command(capsys):
-    pytest.importorskip("typer", reason="typer is not installed")
-    run = pytest.importorskip("embmap.cli").run
-
-    def call(*arguments):
-        status = run([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return call
-
-
-def test_the_command_converts(command, tmp_path):
-    write_text(tmp_path / "a.vec", [*WORDS, "a"], VECTORS[[0, 1, 2, 3, 4, 0]])
-    status, out, err = command("convert", tmp_path / "a.vec", tmp_path / "b.fifu")
-    assert status == 0
-    assert out == f"{tmp_path / 'b.fifu'}: finalfusion, 5 x 6 float32, rows of unit length\n"
-    assert err.startswith("embmap: 1 repeated words")
-    status, out, _ = command("convert", tmp_path / "b.fifu", tmp_path / "c.npy", "--json")
-    report = json.loads(out)
-    assert report["n_words"] == 5
-    assert report["left_out"] == ["norms"]
-    assert report["words_path"] == str(tmp_path / "c.npy.words.txt")
-    status, out, err = command("convert", tmp_path / "b.fifu", tmp_path / "d.npy", "--unnormalize")
-    assert (status, err) == (0, "")
-    np.testing.assert_allclose(np.load(tmp_path / "d.npy"), VECTORS, rtol=1e-6)
-
-
-def test_the_command_selects(command, tmp_path):
-    write_text(tmp_path / "a.vec")
-    write_words(tmp_path / "w.txt", ["a", "東京", "none"])
-    status, _, err = command(
-        "select", tmp_path / "a.vec", tmp_path / "b.txt", "--words", tmp_path / "w.txt"
-    )
-    assert (status, err) == (0, "embmap: 1 of the words asked for are not in the input\n")
-    lines = (tmp_path / "b.txt").read_text("utf-8").splitlines()
-    assert [line.split()[0] for line in lines] == ["東京", "a"]
-
-
-def test_the_command_makes_time_steps(command, tmp_path):
-    for name in "ab":
-        write_text(tmp_path / f"{name}.vec")
-    files = [tmp_path / "a.vec", tmp_path / "b.vec", tmp_path / "o.dwe"]
-    assert command("convert", *files)[0] == 0
-    assert command("convert", files[2], tmp_path / "o.npy", "--time", "1")[0] == 0
-    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), VECTORS, atol=0.02)
-
-
-def test_bad_conversions_exit_with_2_and_one_line(command, tmp_path):
-    write_text(tmp_path / "a.vec")
-    (tmp_path / "bad.vec").write_text("2 2\na 1 2\nb 1 x\n")
-    (tmp_path / "noise").write_bytes(bytes(range(1, 256)))
-    for arguments in (
-        [tmp_path / "a.vec"],
-        [tmp_path / "a.vec", tmp_path / "a.vec"],
-        [tmp_path / "a.vec", tmp_path / "a.xyz"],
-        [tmp_path / "bad.vec", tmp_path / "a.npy"],
-        [tmp_path / "noise", tmp_path / "a.npy"],
-        [tmp_path / "none", tmp_path / "a.npy"],
-        [tmp_path / "a.vec", tmp_path / "a.npy", "--dtype", "float17"],
-    ):
-        status, out, err = command("convert", *arguments)
-        assert (status, out) == (2, ""), arguments
-        assert err.startswith("embmap: ")
-        assert err.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.vec", "bad.vec", "noise"]
-
-
-def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
-    cli = pytest.importorskip("embmap.cli")
-    text = (Path(__file__).parents[2] / "docs" / "convert.md").read_text("utf-8")
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "glove.txt", ["the", "of", "and", "zürich"], VECTORS[:4, :3], head=False)
-    write_words(tmp_path / "few.txt", ["zürich", "of"])
-    n_run = 0
-    for example in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for part in example.split("$ embmap ")[1:]:
-            command, _, promised = part.partition("\n")
-            assert cli.run(command.split()) == 0, command
-            printed = capsys.readouterr()
-            assert printed.out + printed.err == promised, command
-            n_run += 1
-    assert n_run == 6
-
-
 def test_layouts_are_chosen(tmp_path):
     write_text(tmp_path / "a.vec")
     embmap.convert(tmp_path / "a.vec", tmp_path / "a.weights", output_layout="flat")
@@ -615,39 +364,3 @@ def test_layouts_are_chosen(tmp_path):
     embmap.convert(tmp_path / "a.weights", tmp_path / "b.npy", layout="flat")
     with pytest.raises(embmap.FormatError):
         embmap.convert(tmp_path / "a.weights", tmp_path / "c.npy", layout="spec")
-
-
-@pytest.mark.parametrize("opq", [False, True])
-def test_finalfusion_files_are_quantized_on_the_way(tmp_path, opq):
-    random = np.random.default_rng(0)
-    words = [f"word{i}" for i in range(700)]
-    indexer = embmap.subwords.BucketIndexer(3, 4, 6)
-    # Few different rows: 256 centroids hold them all, so nothing is lost but rounding.
-    rows = random.standard_normal((40, 8)).astype(np.float32)
-    vectors = rows[random.integers(0, 40, 700 + indexer.n_buckets)]
-    source = embmap.finalfusion.write(tmp_path / "a.fifu", words, vectors, subwords=indexer)
-    target = tmp_path / "b.fifu"
-    report = embmap.convert(source, target, quantize=4, opq=opq, words=words[100:])
-    assert report.n_words == 600
-    with embmap.open(source) as before, embmap.open(target) as after:
-        assert after.info()["storage"]["kind"] == "quantized"
-        assert list(after) == words[100:]
-        assert after.vectors.shape == (600 + indexer.n_buckets, 8)
-        assert np.allclose(after["word650"], before["word650"], atol=1e-4)
-        assert np.allclose(after["unheard"], before["unheard"], atol=1e-4)
-        assert after.verify().ok
-
-
-def test_quantizing_is_for_finalfusion_files_alone(tmp_path):
-    source = embmap.finalfusion.write(tmp_path / "a.fifu", ["a"], np.ones((1, 4), np.float32))
-    for options, message in (
-        ({"quantize": 2}, "for finalfusion files"),
-        ({"opq": True}, "for finalfusion files"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            embmap.convert(source, tmp_path / "b.txt", **options)
-    with pytest.raises(ValueError, match="goes with quantize"):
-        embmap.convert(source, tmp_path / "b.fifu", opq=True)
-    with pytest.raises(ValueError, match="equal parts"):
-        embmap.convert(source, tmp_path / "b.fifu", quantize=3)
-    assert [item.name for item in tmp_path.iterdir()] == ["a.fifu"]

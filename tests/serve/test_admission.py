@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.served import answer_to, in_process, settings_of
+from tests.served import answer_to, in_process, settings_of, skip_without_server
 
-for module in ("starlette", "uvicorn", "httptools", "orjson"):
-    pytest.importorskip(module, reason=f"serving needs {module}")
+skip_without_server()
 
 WORDS = [f"w{i}" for i in range(512)]
 GET = b"GET /v1/a/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

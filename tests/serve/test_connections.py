@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.served import answer_to, in_process, serving, settings_of
+from tests.served import answer_to, in_process, serving, settings_of, skip_without_server
 
-for module in ("starlette", "uvicorn", "httptools", "orjson", "typer"):
-    pytest.importorskip(module, reason=f"serving needs {module}")
+skip_without_server()
 
 WORDS = [f"w{i}" for i in range(40)]
 VECTORS = np.random.default_rng(8).standard_normal((len(WORDS), 6), np.float32)

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.served import Served
+from tests.served import Served, skip_without_server
 
-for module in ("starlette", "uvicorn", "httptools", "orjson", "typer"):
-    pytest.importorskip(module, reason=f"serving needs {module}")
+skip_without_server()
 
 WORDS = [f"w{i}" for i in range(40)] + ["zwölf", "a/b", "what?", "ab", "abc"]
 TOKEN = "a-token-of-enough-letters"

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import embmap
+from tests.served import skip_without_server
 
-for module in ("selenium", "starlette", "uvicorn", "httptools", "orjson", "typer"):
-    pytest.importorskip(module, reason=f"the page's tests need {module}")
+skip_without_server()
+pytest.importorskip("selenium", reason="the page's tests need selenium")
 
 webdriver = pytest.importorskip("selenium.webdriver")
 errors = pytest.importorskip("selenium.common.exceptions")

@@ -47,11 +47,6 @@ def quantized(tmp_path, backend):
     return matrix, expected
 
 
-@pytest.fixture(params=["mmap", "read"])
-def backend(request):
-    return request.param
-
-
 @pytest.fixture(params=["dense", "unaligned", "quantized"])
 def case(request, tmp_path, backend):
     if request.param == "quantized":

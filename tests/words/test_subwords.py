@@ -1,7 +1,5 @@
 """The four indexers and their kernels, against the slow ones."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,25 +12,12 @@ from embmap.io.mapping import BytesFile
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer, FloretIndexer
 from embmap.vectors.matrix import dense_matrix
 from embmap.vectors.segments import segment_sums
+from tests.kernels import HAS_NUMBA, needs_numba
 from tests.reference import finalfusion as reference
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
 WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=6)
 LENGTHS = st.tuples(st.integers(1, 4), st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair)))
 UNICODE = ["", "a", "tübingen", "日本語", "🙂🙂", "x" * 40, "a\0b", "naïve\u0301"]
-
-
-@pytest.fixture(
-    params=[
-        "numpy",
-        pytest.param(
-            "numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
-        ),
-    ]
-)
-def kernel(request, monkeypatch):
-    monkeypatch.setattr(kernels, "CHOICE", request.param)
-    monkeypatch.setattr(kernels, "_jit", None)
 
 
 def bracketed(words):
@@ -81,7 +66,7 @@ def test_murmur_hashes_as_the_reference_does(words, seed):
         assert lane == [h1 & 0xFFFFFFFF, h1 >> 32, h2 & 0xFFFFFFFF, h2 >> 32]
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_both_kernels_sum_to_the_same_bits(monkeypatch):
     rng = np.random.default_rng(3)
     data = rng.standard_normal((500, 33), np.float32)
@@ -202,7 +187,7 @@ def test_a_kernel_that_does_not_exist_is_refused(monkeypatch):
         kernels.jit_for(1)
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_kernels_compile_where_no_cache_can_be_written(monkeypatch):
     import numba
 

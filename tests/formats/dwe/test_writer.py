@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 import embmap
 from embmap.dwe import quantize, write
 from embmap.formats.dwe import residuals, writer
-from tests.codecs.test_half import kernel  # noqa: F401  (a fixture)
 from tests.reference import dwe as reference
 
 RNG = np.random.default_rng(0)
@@ -34,7 +33,7 @@ def made_by_the_original(path):
 
 
 @pytest.mark.conformance_files("dwe/*.dwe", where=made_by_the_original)
-def test_conformance_files_are_written_byte_for_byte(conformance_file, tmp_path, kernel):  # noqa: F811
+def test_conformance_files_are_written_byte_for_byte(conformance_file, tmp_path, kernel):
     known = np.load(conformance_file.with_suffix(".npz"))
     about = json.loads(conformance_file.with_suffix(".json").read_text("utf-8"))
     path = write(
@@ -57,7 +56,7 @@ def test_differences_that_wrap_are_read_but_not_written(conformance_file, tmp_pa
 
 @pytest.mark.parametrize("group", [1, 2, 5, 12])
 @pytest.mark.parametrize("layout", ["blocks", "stream"])
-def test_files_are_those_of_the_reference(tmp_path, kernel, layout, group):  # noqa: F811
+def test_files_are_those_of_the_reference(tmp_path, kernel, layout, group):
     if layout == "blocks" and WALK.shape[1] % group:
         group = 6
     path = write(tmp_path / "a.dwe", WALK, scale=0.5, group=group, layout=layout)
