@@ -76,7 +76,7 @@ def outcomes(folder, names):
         command = [sys.executable, "-W", "error", "-c", code]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, env=environment, timeout=100
+                command, capture_output=True, text=True, env=environment, timeout=600
             )
             output, end = done.stdout, f"ended with {done.returncode}: {done.stderr[-500:]}"
         except subprocess.TimeoutExpired as error:

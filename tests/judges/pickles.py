@@ -89,7 +89,7 @@ def pair(value):
     return text("x") + value
 
 
-DEEP = 3_000_000
+DEEP = 600_000
 HUGE = 1 << 40
 CORPUS = {
     # numpy called by the file
@@ -177,9 +177,9 @@ CORPUS = {
     "key-of-itself": saved(more=pair(b"]q\x00h\x00a}h\x00Ns")),
     # depth
     "deep-list": saved(more=pair(b"]" * DEEP + b"a" * (DEEP - 1))),
-    "deep-dict": saved(more=pair((b"}" + text("k")) * 500_000 + b"N" + b"s" * 500_000)),
+    "deep-dict": saved(more=pair((b"}" + text("k")) * 200_000 + b"N" + b"s" * 200_000)),
     "deep-calls": saved(
-        more=pair(b"N" + (b"\x85q\x00" + name("builtins", "int") + b"h\x00R") * 300_000)
+        more=pair(b"N" + (b"\x85q\x00" + name("builtins", "int") + b"h\x00R") * 100_000)
     ),
     "deep-marks": saved(more=b"(" * DEEP),
     "deep-words": saved(words=()).replace(b"](e", b"]" * DEEP + b"a" * (DEEP - 1)),

@@ -13,6 +13,7 @@ import pytest
 import xxhash
 
 import embmap
+from tests.judges.damage import flips
 from tests.judges.finalfusion import (
     content,
     with_field,
@@ -57,15 +58,9 @@ def test_an_index_with_any_byte_flipped_gives_right_answers_or_none(tmp_path):
     index = Index(tmp_path / "file.fifu", "n-grams")
     head, body = 64 + 88 * 2, 4096
     positions = [*range(head), *range(head, body, 257), *range(body, len(index.good))]
-    with open(index.index, "r+b", buffering=0) as handle:
-        for position in positions:
-            for pattern in (0x01, 0x80, 0xFF):
-                handle.seek(position)
-                handle.write(bytes([index.good[position] ^ pattern]))
-                backend = ("mmap", "read")[position % 2]
-                index.judge(f"byte {position} ^ {pattern:#x}", backend)
-            handle.seek(position)
-            handle.write(index.good[position : position + 1])
+    for what, flipped, backend in flips(index.good, positions):
+        index.index.write_bytes(flipped)
+        index.judge(what, backend)
     index.check()
 
 

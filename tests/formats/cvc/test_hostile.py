@@ -25,7 +25,7 @@ from tests.judges.cvc import (
     with_header,
     with_new_checksums,
 )
-from tests.judges.damage import attempt
+from tests.judges.damage import attempt, flips
 from tests.reference import cvc as reference
 
 MEMORY = 4 << 20
@@ -106,11 +106,8 @@ def test_bytes_behind_the_end_are_refused(damaged, name):
 @each_small_file
 def test_every_flipped_byte_is_refused_or_read_as_the_reference_reads_it(damaged, name):
     data = SMALL[name]
-    for place in places(name):
-        old = data[place]
-        for new in {old ^ 0x01, old ^ 0x80, old ^ 0xFF, 0} - {old}:
-            flipped = data[:place] + bytes([new]) + data[place + 1 :]
-            damaged.judge(f"byte {place} {old:#x} to {new:#x}", flipped)
+    for what, flipped, backend in flips(data, places(name)):
+        damaged.judge(what, flipped, backend)
     damaged.check()
     assert 0 < damaged.n_read < damaged.n
 
@@ -122,11 +119,8 @@ def test_every_flipped_byte_under_new_checksums_is_refused_or_read(damaged, name
         records = [(part["offset"] - 8, part["nbytes"]) for part in f.info()["chunks"]]
     assert with_new_checksums(data, records) == data
     for start, nbytes in records:
-        for place in range(start + 8, start + 8 + nbytes):
-            for pattern in (0x01, 0x02, 0x10, 0x80, 0xFF):
-                flipped = data[:place] + bytes([data[place] ^ pattern]) + data[place + 1 :]
-                mended = with_new_checksums(flipped, records)
-                damaged.judge(f"byte {place} ^ {pattern:#x}", mended)
+        for what, flipped, backend in flips(data, range(start + 8, start + 8 + nbytes)):
+            damaged.judge(what, with_new_checksums(flipped, records), backend)
     damaged.check()
     assert damaged.n_read
 
@@ -166,7 +160,7 @@ def spliced(data, splices):
     return data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(name=st.sampled_from(list(SMALL)), splices=SPLICES)
 def test_spliced_bytes_are_refused_or_read(tmp_path_factory, name, splices):
     damaged = Damaged(tmp_path_factory.getbasetemp() / "spliced.cvc")
@@ -174,7 +168,7 @@ def test_spliced_bytes_are_refused_or_read(tmp_path_factory, name, splices):
     damaged.check()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(name=st.sampled_from(list(SMALL)), splices=SPLICES)
 def test_spliced_headers_of_the_right_length_are_refused_or_read(tmp_path_factory, name, splices):
     damaged = Damaged(tmp_path_factory.getbasetemp() / "spliced.cvc")
@@ -182,7 +176,7 @@ def test_spliced_headers_of_the_right_length_are_refused_or_read(tmp_path_factor
     damaged.check()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(data=st.binary(max_size=200), version=st.sampled_from([b"", b"\1\0\0\0", b"\2\0\0\0"]))
 def test_any_bytes_behind_the_magic_are_refused_or_read(tmp_path_factory, data, version):
     damaged = Damaged(tmp_path_factory.getbasetemp() / "any.cvc")
@@ -192,6 +186,7 @@ def test_any_bytes_behind_the_magic_are_refused_or_read(tmp_path_factory, data, 
 
 # ----------------------------------------------------------------------------------- hostile values
 
+# A third of them is tried in each place; the campaign tries any value in any place.
 HOSTILE = [
     *(None, True, False, 0, -1, 1, 2, 3, 7, 12, 4096, 8192, -(2**63)),
     *(2**31, 2**32, 2**62, 2**63 - 1, 2**63, 10**400, -(10**400)),
@@ -229,7 +224,7 @@ def test_hostile_values_everywhere_in_the_header_take_no_memory(damaged, traced,
     for i, path in enumerate(paths(header)):
         backend = ("mmap", "read")[i % 2]
         damaged.judge(f"no {path}", with_header(name, replaced(header, path)), memory=MEMORY)
-        for value in HOSTILE:
+        for value in HOSTILE[i % 3 :: 3]:
             data = with_header(name, replaced(header, path, value))
             damaged.judge(f"{path} = {value!r:.40}", data, backend, memory=MEMORY)
     damaged.check()
@@ -267,7 +262,7 @@ def test_hostile_lengths_everywhere_take_no_memory(damaged, traced, name):
     for place in range(4, len(data) - 3):
         if at - 4 < place < at + len(text) or padding(name)[place]:
             continue
-        for value in (0, 1, 2, len(data), 2**31, 2**32 - 1):
+        for value in (0, 2, 2**31) if place // 2 % 2 else (1, len(data), 2**32 - 1):
             hostile = data[:place] + struct.pack("<I", value) + data[place + 4 :]
             backend = ("mmap", "read")[place % 2]
             damaged.judge(f"{value:#x} at {place}", hostile, backend, memory=MEMORY)
@@ -431,7 +426,7 @@ def test_deep_nesting_is_refused_or_read(damaged, kind, depth):
     damaged.check()
 
 
-BIG = 100_000_000
+BIG = 20_000_000
 LONG = {
     "a string": (b'"' + b"x" * BIG + b'"', 4),
     "a wide string": ('"✓🙂'.encode() + b"x" * BIG + b'"', 10),
@@ -444,7 +439,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("kind", LONG)
-def test_a_header_of_100_megabytes_takes_a_small_multiple_of_memory(damaged, traced, kind):
+def test_a_header_of_20_megabytes_takes_a_small_multiple_of_memory(damaged, traced, kind):
     value, times = LONG[kind]
     text = header_of(SMALL["0.1 mixed"])[1]
     damaged.path.write_bytes(with_header("0.1 mixed", text[:-2] + value + b"}"))
@@ -468,11 +463,11 @@ def test_a_header_of_100_megabytes_takes_a_small_multiple_of_memory(damaged, tra
 @pytest.mark.parametrize(
     ("entry", "n", "nbytes_each"),
     [
-        (b"0", 1_000_000, 20),
-        (b"[]", 300_000, 150),
-        (b"{}", 300_000, 200),
-        (b'{"rows":0}', 150_000, 500),
-        (b'{"rows":1}', 150_000, 500),
+        (b"0", 200_000, 20),
+        (b"[]", 60_000, 150),
+        (b"{}", 60_000, 200),
+        (b'{"rows":0}', 30_000, 500),
+        (b'{"rows":1}', 30_000, 500),
     ],
 )
 def test_chunks_that_are_listed_and_not_there_are_refused(damaged, traced, entry, n, nbytes_each):
@@ -487,16 +482,16 @@ def test_chunks_that_are_listed_and_not_there_are_refused(damaged, traced, entry
     assert tracemalloc.get_traced_memory()[1] - before < nbytes_each * n + MEMORY
 
 
-def test_ten_million_chunks_are_refused(damaged):
+def test_two_million_chunks_are_refused(damaged):
     text = header_of(SMALL["0.1 mixed"])[1]
-    text = text.replace(b'"chunks":[', b'"chunks":[' + b"0," * 10_000_000)
+    text = text.replace(b'"chunks":[', b'"chunks":[' + b"0," * 2_000_000)
     damaged.path.write_bytes(with_header("0.1 mixed", text))
     with pytest.raises(embmap.FormatError, match="chunk 0"):
         embmap.open(damaged.path)
 
 
 def test_a_long_list_that_nothing_reads_is_read(damaged, traced):
-    n = 300_000
+    n = 60_000
     text = header_of(SMALL["0.1 mixed"])[1]
     text = text.replace(b'"x":1', b'"chunk":[%s]' % b",".join([b"{}"] * n))
     damaged.path.write_bytes(with_header("0.1 mixed", text))
@@ -509,7 +504,7 @@ def test_a_long_list_that_nothing_reads_is_read(damaged, traced):
 
 
 def test_many_chunks_without_rows_are_read(damaged, backend):
-    n = 30_000
+    n = 8000
     header = {"num_vectors": 2, "dimension": 2, "compression": "fp16"}
     header["chunks"] = [{"rows": 1}, *[{"rows": 0}] * n, {"rows": 1}]
     halves = [struct.pack("<2e", 1, 2), struct.pack("<2e", 3, 4)]
