@@ -22,6 +22,11 @@ def pytest_configure(config):
         "conformance_files(*patterns, where=None): run the test with each file of the conformance "
         "folder that matches (and for which where(path) holds), as `conformance_file`",
     )
+    config.addinivalue_line(
+        "markers",
+        "slow: starts processes, servers, browsers or other libraries, measures memory, or damages "
+        "files a thousand times; `make test-quick` leaves it out",
+    )
 
 
 def pytest_generate_tests(metafunc):

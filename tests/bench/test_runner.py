@@ -17,6 +17,8 @@ from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_th
 from embmap.bench.runner import AT_ONCE, COLD, WARM, Measurement, Result, measure
 from embmap.bench.workloads import STRATEGIES, WORKLOADS, Opened, Settings, sample
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"word{i}" for i in range(500)]
 VECTORS = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.campaign.parts import load_parts
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals")
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -213,7 +214,14 @@ def test_words_on_stdin_end_at_newlines_alone(command, tmp_path, monkeypatch):
     assert command("get", path, "-")[0] == 0
 
 
-def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path):
+@pytest.mark.slow
+def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path, monkeypatch):
+    from embmap.demo import corpus, tour
+
+    # A fifth of the text in fewer dimensions, which takes a fifth of the time.
+    monkeypatch.setattr(tour, "documents", lambda: islice(corpus.documents(), 0, None, 5))
+    for name, value in (("_DIM", 40), ("_EXPONENT", 11), ("_SLICES", 3), ("_SLICED_WORDS", 1000)):
+        monkeypatch.setattr(tour, name, value)
     status, out, _ = command("demo", "--folder", tmp_path)
     assert status == 0
     assert "nearest to 'list'" in out

@@ -11,6 +11,8 @@ import pytest
 
 import embmap
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("typer", reason="typer is not installed")
 pytest.importorskip("rich", reason="rich is not installed")
 

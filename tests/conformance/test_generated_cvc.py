@@ -29,6 +29,8 @@ from tests.conformance.generated_cvc import (
 )
 from tests.reference import cvc as reference
 
+pytestmark = pytest.mark.slow
+
 
 @each_way
 def test_any_split_into_chunks_gives_the_rows(path, backend, way):

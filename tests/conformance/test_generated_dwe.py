@@ -23,6 +23,8 @@ from tests.conformance.generated_dwe import (
 )
 from tests.reference import dwe as reference
 
+pytestmark = pytest.mark.slow
+
 # ------------------------------------------------------------------------------ shapes and groups
 
 

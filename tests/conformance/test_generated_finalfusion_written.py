@@ -23,7 +23,6 @@ from tests.conformance.generated_finalfusion import (
     STORAGES,
     UNICODE_WORDS,
     UNKNOWN,
-    WHOLE,
     content,
     same_vectors,
     same_words,
@@ -70,7 +69,10 @@ def written(path, made, words=None, vectors=None):
     return path.read_bytes()
 
 
-@pytest.mark.parametrize(("kind", "storage", "norms", "metadata"), WHOLE)
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("norms", [True, False])
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_written_bytes_are_those_of_the_reference(tmp_path, kind, storage, norms, metadata):
     made = content(kind, storage, norms, metadata, words=UNICODE_WORDS)
     assert written(tmp_path / "file.fifu", made) == reference.encode(made)

@@ -323,6 +323,7 @@ def test_aliases_and_reports(tmp_path):
     assert pickle.loads(pickle.dumps(report)) == report
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_words(tmp_path):
     n, dim = 8000, 500
     vectors = RNG.standard_normal((n, dim)).astype("f4")  # 16 MB

@@ -18,6 +18,8 @@ import pytest
 import embmap
 from tests.judges.pickles import CORPUS, array, assembled, mutated, saved
 
+pytestmark = pytest.mark.slow
+
 N_RANDOM = 400
 MEMORY = 1 << 30  # what reading one may take
 ROOT = Path(embmap.__file__).resolve().parent.parent

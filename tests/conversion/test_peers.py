@@ -7,6 +7,8 @@ import pytest
 
 import embmap
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["berlin", "zürich", "東京", "a"]
 VECTORS = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32)
 UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)

@@ -14,6 +14,8 @@ import pytest
 
 import embmap
 
+pytestmark = pytest.mark.slow
+
 KILLS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is killed by halves here")
 UNIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes and links")
 FORMATS = ("npy", "safetensors", "cvc", "dwe")

@@ -1,10 +1,7 @@
 """Metadata that were made to do harm: TOML, JSON, sizes. ``info`` and ``verify`` always answer."""
 
 import json
-import os
 import struct
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -71,15 +68,6 @@ def finalfusion(path, toml):
     return path
 
 
-def embmap_command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "embmap", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-    )
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_metadata_are_refused_and_the_rest_is_read(tmp_path, name):
     toml, message = HOSTILE[name]
@@ -107,17 +95,19 @@ def test_hostile_metadata_are_refused_and_the_rest_is_read(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["dotted key", "not a number", "5000 digits", "nested arrays"])
-def test_info_and_verify_answer_on_the_command_line(tmp_path, name):
+def test_info_and_verify_answer_on_the_command_line(command, tmp_path, name):
     toml, message = HOSTILE[name]
     path = finalfusion(tmp_path / "a.fifu", toml)
-    plain, machine = embmap_command("info", path), embmap_command("info", path, "--json")
-    assert (plain.returncode, machine.returncode) == (0, 0)
-    assert message in plain.stdout
-    assert message in json.loads(machine.stdout)["metadata"]["error"]
-    checked = embmap_command("verify", path)
-    assert checked.returncode == 1
-    assert message in checked.stdout
-    assert "Traceback" not in checked.stderr
+    status, out, _ = command("info", path)
+    assert status == 0
+    assert message in out
+    status, out, _ = command("info", path, "--json")
+    assert status == 0
+    assert message in json.loads(out)["metadata"]["error"]
+    status, out, err = command("verify", path)
+    assert status == 1
+    assert message in out
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -179,14 +169,14 @@ CVC = {
 
 
 @pytest.mark.parametrize("name", CVC)
-def test_info_about_cvc_files_is_json(tmp_path, name):
+def test_info_about_cvc_files_is_json(command, tmp_path, name):
     path = cvc(tmp_path / "a.cvc", CVC[name])
     with embmap.open(path) as file:
         json.dumps(file.info(), allow_nan=False).encode()
         assert file.verify().ok
     for more in ([], ["--json"]):
-        done = embmap_command("info", path, *more)
-        assert (done.returncode, done.stderr) == (0, "")
+        status, _, err = command("info", path, *more)
+        assert (status, err) == (0, "")
 
 
 @pytest.mark.parametrize("depth", [260, 600, 100_000])
@@ -199,12 +189,12 @@ def test_headers_that_nest_without_end_are_refused(tmp_path, depth):
         embmap.convert(tmp_path / "a.safetensors", tmp_path / "b.npy", input_format="safetensors")
 
 
-def test_a_condition_that_nests_without_end_finds_no_section(tmp_path):
+def test_a_condition_that_nests_without_end_finds_no_section(command, tmp_path):
     embmap.cvc.write(tmp_path / "a.cvc", EYE)
-    done = embmap_command("get", tmp_path / "a.cvc", "--section", "x=" + "[" * 50_000)
-    assert done.returncode == 2
-    assert "no section" in done.stderr
-    assert "Traceback" not in done.stderr
+    status, _, err = command("get", tmp_path / "a.cvc", "--section", "x=" + "[" * 50_000)
+    assert status == 2
+    assert "no section" in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("config", [b"[" * 100_000, b"[1]", b"{", b"\xff"])

@@ -12,6 +12,8 @@ import pytest
 import embmap
 from tests.served import answer_to, in_process, settings_of, skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 
 WORDS = [f"w{i}" for i in range(512)]

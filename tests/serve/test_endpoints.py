@@ -15,6 +15,8 @@ import pytest
 import embmap
 from tests.served import Served, skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 
 WORDS = [f"w{i}" for i in range(40)] + ["zwölf", "a/b", "what?", "ab", "abc"]

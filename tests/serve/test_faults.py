@@ -17,6 +17,8 @@ import embmap
 from tests.serve.faulty import VECTORS, WORDS, asking, value_of
 from tests.served import answer_to, in_process, serving, settings_of, skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 
 

@@ -16,6 +16,8 @@ import pytest
 import embmap
 from tests.served import skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 pytest.importorskip("selenium", reason="the page's tests need selenium")
 

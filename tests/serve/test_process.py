@@ -12,6 +12,8 @@ import embmap
 from tests.serve.faulty import VECTORS, WORDS, value_of
 from tests.served import Served, serving, skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 
 # Signals

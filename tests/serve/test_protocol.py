@@ -15,6 +15,8 @@ import pytest
 from tests.serve.faulty import VECTORS, WORDS, value_of
 from tests.served import answer_to, in_process, serving, settings_of, skip_without_server
 
+pytestmark = pytest.mark.slow
+
 skip_without_server()
 
 # Requests

@@ -10,6 +10,8 @@ from embmap.codecs.product import reconstruct
 from embmap.finalfusion import quantize
 from embmap.vectors import quantizer
 
+pytestmark = pytest.mark.slow
+
 
 def correlated(n, d, seed=0):
     """Unit vectors whose dimensions vary together, as those of embeddings do."""

@@ -28,6 +28,8 @@ from tests.judges.cvc import (
 from tests.judges.damage import attempt, flips
 from tests.reference import cvc as reference
 
+pytestmark = pytest.mark.slow
+
 MEMORY = 4 << 20
 
 each_small_file = pytest.mark.parametrize("name", SMALL)

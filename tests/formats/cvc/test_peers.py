@@ -9,6 +9,8 @@ decompressed = pytest.importorskip("decompressed", reason="decompressed is not i
 
 from decompressed.mmap_loader import MMapCVCLoader  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 # It warns about every file of version 0.1.
 pytestmark = pytest.mark.filterwarnings("ignore:Loading legacy:DeprecationWarning")
 

@@ -29,6 +29,8 @@ from tests.judges.dwe import (
 )
 from tests.reference import dwe as reference
 
+pytestmark = pytest.mark.slow
+
 MEMORY = 4 << 20
 needs_numba = pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
 

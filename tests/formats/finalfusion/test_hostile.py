@@ -36,6 +36,8 @@ try:
 except ImportError:  # Windows
     resource = None
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

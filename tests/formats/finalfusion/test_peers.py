@@ -7,6 +7,8 @@ import embmap
 from embmap.finalfusion import Quantized
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer
 
+pytestmark = pytest.mark.slow
+
 finalfusion = pytest.importorskip("finalfusion", reason="finalfusion is not installed")
 peer_storage = pytest.importorskip("finalfusion.storage")
 peer_subword = pytest.importorskip("finalfusion.subword")

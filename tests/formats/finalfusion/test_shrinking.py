@@ -21,6 +21,8 @@ try:
 except ImportError:  # Windows
     resource = None
 
+pytestmark = pytest.mark.slow
+
 
 # ------------------------------------------------------------------- files that shrink while open
 
