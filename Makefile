@@ -1,6 +1,7 @@
 # Everything works on a machine with Python 3.11 or later and its venv module:
 #   make demo    make a small embedding, open it, look words up
 #   make test    run every test
+#   make test-quick    run the tests that take a minute together
 #   make campaign    try to break it, for a night
 # The first run installs into .venv; later runs need no network.
 
@@ -14,13 +15,18 @@ PIP_INSTALL := "$(VENV_PYTHON)" -m pip install --quiet --disable-pip-version-che
 PYTEST_ARGS ?=
 HOURS ?= 8
 
-.PHONY: demo test lint bench bench-quick campaign campaign-quick format clean
+.PHONY: demo test test-quick lint bench bench-quick campaign campaign-quick format clean
 
 demo: .venv/demo.installed
 	"$(VENV_PYTHON)" -m embmap demo
 
 test: .venv/test.installed
-	"$(VENV_PYTHON)" -m pytest -n auto $(PYTEST_ARGS)
+	"$(VENV_PYTHON)" -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+# For while you edit: every room and every format, without what starts processes, servers, browsers
+# and other libraries, or damages files a thousand times. `make test` has the last word.
+test-quick: .venv/test.installed
+	"$(VENV_PYTHON)" -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS) tests
 
 lint: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check .

@@ -10,6 +10,14 @@ import sys
 import threading
 import time
 
+import pytest
+
+
+def skip_without_server():
+    """Skip a module, or a test, where what the server needs is not installed."""
+    for module in ("starlette", "uvicorn", "httptools", "orjson", "typer"):
+        pytest.importorskip(module, reason=f"serving needs {module}")
+
 
 class Served:
     """A server process and a way to ask it."""

@@ -208,6 +208,7 @@ def server(paths):
     served.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_served_file_is_the_local_one(server, paths, kind):
     with embmap.connect(server.url) as connected, opened(paths[kind]) as local:

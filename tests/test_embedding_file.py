@@ -2,14 +2,12 @@
 
 import contextlib
 import copy
-import gc
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 import tracemalloc
-import weakref
 
 import numpy as np
 import pytest
@@ -233,21 +231,6 @@ def test_a_pickled_file_opens_again(path, opened, vectors):
         pickle.loads(data)
 
 
-def test_errors_survive_pickling():
-    errors = [
-        embmap.FormatError("bad", path="p", format="f", offset=3, field="x", found=1, expected=2),
-        embmap.TruncatedError("short", path="p"),
-        embmap.UnknownWordError("word", path="p", n_unknown=3),
-        embmap.ClosedError("closed"),
-        embmap.StaleIndexError("stale"),
-    ]
-    for error in errors:
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error)
-        assert str(again) == str(error)
-        assert again.__dict__ == error.__dict__
-
-
 def test_threads_may_share_a_file(tmp_path):
     words = [f"word{i}" for i in range(_BUILD_AT_ONCE + 1000)]
     rows = np.arange(len(words), dtype=np.float32)[:, np.newaxis]
@@ -298,37 +281,6 @@ def test_large_vocabularies_are_scanned_before_they_are_indexed(tmp_path, backen
         report = file.verify()
         assert not report.ok
         assert "word 12345, 'twice', repeats word 17" in report.problems[0].message
-
-
-def test_words_may_be_given_to_a_file_that_has_none(tmp_path):
-    matrix = tmp_path / "bare"
-    whole = embmap.finalfusion.write(tmp_path / "whole", ["a", "b"], np.eye(2, dtype="f4"))
-    chunk = embmap.open(whole).chunks[1]
-    matrix.write_bytes(whole.read_bytes()[chunk.offset :])
-    lines = tmp_path / "words.txt"
-    for text in ("x\ny\n", "x\r\ny\r\n", "x\ny"):
-        lines.write_bytes(text.encode())
-        with embmap.open(matrix, vocab=lines) as file:
-            assert file.layout == "bare"
-            assert list(file) == ["x", "y"]
-            assert file["y"].tolist() == [0, 1]
-    with embmap.open(matrix, vocab=["x", "y"]) as file:
-        assert file[["y", "x"]].tolist() == [[0, 1], [1, 0]]
-        assert pickle.loads(pickle.dumps(file))["y"].tolist() == [0, 1]
-    with embmap.open(matrix) as file:
-        assert len(file) == 2
-        assert file.vocab is None
-        assert "x" not in file
-        with pytest.raises(TypeError, match="no words"):
-            iter(file)
-        with pytest.raises(embmap.UnknownWordError):
-            file["x"]
-        with pytest.raises(ValueError, match="no words to index"):
-            file.build_index()
-    with pytest.raises(ValueError, match="3 words were given for 2 rows"):
-        embmap.open(matrix, vocab=["x", "y", "z"])
-    with pytest.raises(ValueError, match="words of its own"):
-        embmap.open(whole, vocab=["x", "y"])
 
 
 def test_parts_that_are_missing_are_none_or_said_to_be_missing(tmp_path):
@@ -446,81 +398,6 @@ def test_paths_mean_what_they_meant_when_the_file_was_opened(path, monkeypatch, 
         assert pickle.loads(pickle.dumps(file)).path == path
 
 
-def finalfusion_file(path):
-    indexer = embmap.subwords.BucketIndexer(3, 6, 4)
-    return embmap.finalfusion.write(path, ["a", "b"], np.ones((18, 2), "f4"), subwords=indexer)
-
-
-WRITERS = {
-    "finalfusion": finalfusion_file,
-    "embd": lambda path: embmap.embd.write(path, {"a": np.ones((3, 2), "f4")}),
-    "cvc": lambda path: embmap.cvc.write(path, np.ones((3, 2), "f4")),
-    "dwe blocks": lambda path: embmap.dwe.write(
-        path, np.arange(8).reshape(2, 2, 2), scale=1, group=1, layout="blocks"
-    ),
-    "dwe stream": lambda path: embmap.dwe.write(
-        path, np.arange(8).reshape(2, 2, 2), scale=1, group=1, layout="stream"
-    ),
-}
-
-
-class Local:
-    """Something that the caller of embmap has in a variable."""
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
-@pytest.mark.parametrize("kind", WRITERS)
-def test_opening_keeps_neither_descriptors_nor_what_the_caller_has(tmp_path, kind, backend):
-    path = WRITERS[kind](tmp_path / "a")
-    data = path.read_bytes()
-
-    def open_and_close():
-        local = Local()
-        with contextlib.suppress(embmap.EmbmapError), embmap.open(path, backend=backend):
-            pass
-        return weakref.ref(local)
-
-    n_fields = 12  # 32-bit numbers at the start of the file, each of them wrong in turn
-    variants = [data, data[: len(data) // 2], data[:16]]
-    for i in range(n_fields):
-        variants += [data[: 4 * i] + wrong + data[4 * i + 4 :] for wrong in (bytes(4), b"\xff" * 4)]
-    open_and_close()
-    gc.collect()
-    gc.disable()
-    try:
-        for variant in variants:
-            path.write_bytes(variant)
-            before = len(os.listdir("/proc/self/fd"))
-            assert open_and_close()() is None
-            assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        gc.enable()
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
-def test_a_closed_file_is_let_go_at_once(tmp_path):
-    words = [f"word{i}" for i in range(100)]
-    rows = np.ones((100, 2), np.float32)
-    path = embmap.finalfusion.write(tmp_path / "a", words, rows, norms=np.ones(100))
-    gc.collect()
-    gc.disable()
-    try:
-        for build in (False, True):
-            file = embmap.open(path)
-            if build:
-                file.build_index()
-                file.close()
-                file = embmap.open(path, index="require")
-            assert file["word5"].sum() == 2
-            assert "absent" not in file
-            assert file.norms.sum() == 100
-            file.close()
-            with open("/proc/self/maps") as maps:
-                assert str(tmp_path) not in maps.read()
-    finally:
-        gc.enable()
-
-
 def test_a_long_unknown_word_takes_bounded_memory(tmp_path):
     indexer = embmap.subwords.BucketIndexer(3, 6, 4)
     rows = np.ones((17, 300), np.float32)
@@ -539,35 +416,6 @@ def test_a_word_with_absurdly_many_ngrams_is_a_clear_error(tmp_path):
     path = embmap.finalfusion.write(tmp_path / "a", ["a"], np.ones((2, 1), "f4"), subwords=indexer)
     with embmap.open(path) as file, pytest.raises(embmap.UnsupportedError, match="too many"):
         file["x" * 100_000]
-
-
-def test_words_of_a_text_with_two_kinds_of_line_ends_are_refused(tmp_path):
-    whole = embmap.finalfusion.write(tmp_path / "whole", ["a", "b"], np.eye(2, dtype="f4"))
-    chunk = embmap.open(whole).chunks[1]
-    bare = tmp_path / "bare"
-    bare.write_bytes(whole.read_bytes()[chunk.offset :])
-    lines = tmp_path / "words.txt"
-    lines.write_bytes(b"apple\r\npear\n")
-    with (
-        embmap.open(bare, vocab=lines) as file,
-        pytest.raises(embmap.FormatError, match="ends in LF"),
-    ):
-        file["pear"]
-    lines.write_bytes(b"\xef\xbb\xbfapple\npear\n")
-    with embmap.open(bare, vocab=lines) as file:
-        assert list(file) == ["apple", "pear"]
-        assert file.build_index() == tmp_path / "words.txt.embx"
-    with embmap.open(bare, vocab=lines, index="require") as file:
-        assert file["pear"].tolist() == [0, 1]
-        assert file.info()["index"] == "file"
-    with (
-        embmap.open(bare, vocab=["x", "y"]) as file,
-        pytest.raises(ValueError, match="given in memory"),
-    ):
-        file.build_index()
-    for vocab in (["x", "y"], None):
-        with pytest.raises(embmap.StaleIndexError):
-            embmap.open(bare, vocab=vocab, index="require")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")

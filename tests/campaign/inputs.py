@@ -176,9 +176,9 @@ class HostilePickles(Converted):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        if importlib.util.find_spec("tests.hostile_pickles") is None:
+        if importlib.util.find_spec("tests.judges.pickles") is None:
             raise Skipped("there are no hostile pickles")
-        self.pickles = importlib.import_module("tests.hostile_pickles")
+        self.pickles = importlib.import_module("tests.judges.pickles")
         self.corpus = list(self.pickles.CORPUS.values())
         self.small = [each for each in self.corpus if len(each) < 10_000]
         self.small.append(self.pickles.saved())

@@ -1,15 +1,12 @@
 """DWE files of the conformance folder, bit for bit, by both back ends and both kinds of kernels."""
 
-import importlib.util
 import json
 
 import numpy as np
 import pytest
 
 import embmap
-from embmap.codecs import kernels
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
 FILLER = 2**32 - 1  # what the original returns for words that are not there
 ONE_SYMBOL = "single_symbol_model_B.dwe"
 GOOD = pytest.mark.conformance_files("dwe/*.dwe", where=lambda path: path.name != ONE_SYMBOL)
@@ -27,16 +24,6 @@ FOUND_BY_READING = (
     *("B_jump_off_row1", "B_jump_state_0", "B_jump_state_flip", "B_jump_state_small"),
     "B_trunc_data_fixed_size",
 )
-
-
-@pytest.fixture(params=["numpy", "numba"])
-def kernel(request, monkeypatch):
-    """Run the test with each kind of kernel."""
-    if request.param == "numba" and not HAS_NUMBA:
-        pytest.skip("numba is not installed")
-    monkeypatch.setattr(kernels, "CHOICE", request.param)
-    monkeypatch.setattr(kernels, "_jit", None)
-    return request.param
 
 
 def same(found, expected):

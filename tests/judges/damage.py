@@ -7,7 +7,7 @@ a slow decoder. Its verdict says what embmap did, and what is wrong with that, i
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "attempt",
     "bits",
     "crash",
+    "flips",
     "loaded",
     "outcome_of",
 ]
@@ -86,6 +87,18 @@ def crash(error: Exception) -> Verdict:
     place = traceback.extract_tb(error.__traceback__)[-1]
     message = f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
     return Verdict("crashed", message)
+
+
+def flips(data: bytes, places: Iterable[int] | None = None) -> Iterator[tuple[str, bytes, str]]:
+    """Flip the lowest bit, the highest bit or all bits of each byte: what, the bytes, a back end.
+
+    The three ways and the two back ends take turns from byte to byte; the campaign tries the rest.
+    """
+    for n, place in enumerate(range(len(data)) if places is None else places):
+        pattern = (0x01, 0x80, 0xFF)[n % 3]
+        flipped = bytearray(data)
+        flipped[place] ^= pattern
+        yield f"byte {place} ^ {pattern:#x}", bytes(flipped), ("mmap", "read")[n // 3 % 2]
 
 
 class Damages:

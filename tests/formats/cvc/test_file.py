@@ -1,0 +1,278 @@
+"""CVC files through the public face, built here byte by byte."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import embmap
+from embmap.codecs.affine import decode_affine
+from embmap.codecs.half import decode_half
+from embmap.codecs.planes import decode_planes, parse_planes
+from tests.formats.cvc.made import cvc
+
+RNG = np.random.default_rng(0)
+
+
+def one_matrix(rows, dim, chunks, **more):
+    return {
+        "num_vectors": rows,
+        "dimension": dim,
+        "compression": "fp16",
+        "chunks": chunks,
+        **more,
+    }
+
+
+HALVES = RNG.standard_normal((7, 3)).astype(np.float16)
+CODES = RNG.integers(0, 256, (4, 3), np.uint8)
+MIXED = one_matrix(
+    11,
+    3,
+    [{"rows": 7}, {"rows": 0}, {"rows": 4, "compression": "int8", "min": -1, "scale": 0.1}],
+    sections=[
+        {"start_index": 0, "end_index": 2, "metadata": {"source": "a"}},
+        {"start_index": 2, "end_index": 9, "metadata": {"source": "b"}},
+        {"start_index": 9, "end_index": 11, "metadata": {"source": "a"}},
+    ],
+    title="mixed",
+)
+PAYLOADS = [HALVES.tobytes(), b"", CODES.tobytes()]
+
+
+@pytest.fixture(params=["mmap", "read"])
+def open_bytes(request, tmp_path):
+    def opener(data, **options):
+        path = tmp_path / "a.cvc"
+        path.write_bytes(data)
+        return embmap.open(path, backend=request.param, **options)
+
+    return opener
+
+
+def expected():
+    tail = CODES.astype(np.float32) * np.float32(0.1) + np.float32(-1)
+    return np.concatenate([HALVES.astype(np.float32), tail])
+
+
+@pytest.mark.parametrize("version", ["0.1", "1.0"])
+def test_mixed_chunks_are_decoded_each_in_its_way(open_bytes, version):
+    with open_bytes(cvc(MIXED, PAYLOADS, version)) as file:
+        assert file.layout == version
+        assert (len(file), file.shape, file.vocab) == (11, (11, 3), None)
+        assert np.array_equal(np.asarray(file.vectors), expected())
+        assert np.array_equal(file[[10, 0, 7, 10]], expected()[[10, 0, 7, 10]])
+        assert np.array_equal(file[6:9], expected()[6:9])
+        assert np.array_equal(file[-1], expected()[-1])
+        assert file.section(source="a").tolist() == [0, 1, 9, 10]
+        assert file.section(source="a", lang="en").size == 0
+        assert file.section().size == 11
+        assert file.metadata == {"title": "mixed"}
+        assert [chunk.rows for chunk in file.chunks] == [7, 0, 4]
+        assert file.chunks[2].compression == "int8"
+        assert file.chunks[0].raw.tobytes() == PAYLOADS[0]
+        assert not file.chunks[0].raw.flags.writeable
+        out = np.empty((4, 3), np.float32)
+        assert file.chunks[2].decode(out) is out
+        assert np.array_equal(out, expected()[7:])
+        assert file.verify().ok
+        assert [part["rows"] for part in file.info()["chunks"]] == [7, 0, 4]
+
+
+def test_words_may_be_given(open_bytes):
+    words = [f"w{i}" for i in range(11)]
+    with open_bytes(cvc(MIXED, PAYLOADS), vocab=words) as file:
+        assert np.array_equal(file["w8"], expected()[8])
+        assert np.array_equal(file.batch(["w10", "w0"]), expected()[[10, 0]])
+    with pytest.raises(ValueError, match="2 words were given for 11 rows"):
+        open_bytes(cvc(MIXED, PAYLOADS), vocab=["a", "b"])
+
+
+def test_a_wrong_checksum_stops_chunks_and_not_rows(open_bytes):
+    data = bytearray(cvc(MIXED, PAYLOADS, "1.0"))
+    data[-1] ^= 1
+    with open_bytes(bytes(data)) as file:
+        assert np.array_equal(file[7], expected()[7])
+        assert np.array_equal(file[0:7], expected()[0:7])
+        for read in (lambda: np.asarray(file.vectors), lambda: file.chunks[2].decode()):
+            with pytest.raises(embmap.ChecksumError, match="chunk 2"):
+                read()
+        assert not file.verify().ok
+
+
+def test_columns_are_matched_by_name(open_bytes):
+    ids = np.arange(5, dtype=np.int64)
+    text = RNG.standard_normal((5, 2)).astype(np.float16)
+    header = {
+        "format_type": "columnar",
+        "num_vectors": 5,
+        "columns": [
+            {"name": "text", "dimension": 2, "dtype": "float32", "compression": "fp16"},
+            {"name": "id", "dimension": 1, "dtype": "int64", "compression": "none"},
+        ],
+        "chunks": [
+            {
+                "rows": 5,
+                "columns": {
+                    "id": {"compression": "none", "offset": 0, "size": 40},
+                    "text": {"compression": "fp16", "offset": 40, "size": 20},
+                },
+            }
+        ],
+    }
+    with open_bytes(cvc(header, [ids.tobytes() + text.tobytes()], "2.0")) as file:
+        assert file.layout == "2.0"
+        assert file.vectors is None
+        assert list(file.columns) == ["text", "id"]
+        assert file.columns["id"][:, 0].tolist() == ids.tolist()
+        assert file.columns["id"].dtype == np.int64
+        assert np.array_equal(np.asarray(file.columns["text"]), text.astype(np.float32))
+        assert file.chunks[0].decode(column="id")[4] == 4
+        with pytest.raises(ValueError, match="name one of the columns"):
+            file.chunks[0].decode()
+        with pytest.raises(KeyError):
+            file.chunks[0].decode(column="none")
+        assert file.verify().ok
+
+
+def test_compressed_integers_are_refused(open_bytes):
+    column = {"name": "id", "dimension": 1, "dtype": "int64", "compression": "fp16"}
+    part = {"compression": "fp16", "offset": 0, "size": 2}
+    header = {
+        "format_type": "columnar",
+        "num_vectors": 1,
+        "columns": [column],
+        "chunks": [{"rows": 1, "columns": {"id": part}}],
+    }
+    with pytest.raises(embmap.FormatError, match="integers cannot be stored as 'fp16'"):
+        open_bytes(cvc(header, [b"ab"], "2.0"))
+    column["compression"], header["chunks"], header["num_vectors"] = "none", [], 0
+    with open_bytes(cvc(header, [], "2.0")) as file:
+        assert file.columns["id"].dtype == np.int64
+
+
+def planes(values):
+    """Encode float32 values in byte planes."""
+    data = values.astype("<f4").view(np.uint8).reshape(-1, 4)
+    bits, body = [], b""
+    for plane in range(4):
+        dictionary = sorted(set(data[:, plane].tolist()))
+        width = max(1, (len(dictionary) - 1).bit_length())
+        bits.append(width)
+        text = "".join(f"{dictionary.index(byte):0{width}b}" for byte in data[:, plane].tolist())
+        text += "0" * (-len(text) % 8)
+        packed = bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
+        body += struct.pack("<H", len(dictionary)) + bytes(dictionary) + packed
+    return struct.pack("<I4B", values.size, *bits) + body
+
+
+def test_lossless_chunks_give_any_rows_to_the_bit(open_bytes):
+    values = RNG.standard_normal((20, 5)).astype(np.float32)
+    values[3] = np.nan, np.inf, -np.inf, 0, -0.0
+    header = one_matrix(20, 5, [{"rows": 20, "compression": "lossless"}])
+    with open_bytes(cvc(header, [planes(values)], "1.0")) as file:
+        assert np.asarray(file.vectors).tobytes() == values.tobytes()
+        assert file[3].tobytes() == values[3].tobytes()
+        assert file[[19, 3]].tobytes() == values[[19, 3]].tobytes()
+
+
+@pytest.mark.parametrize("n_distinct", [1, 2, 3, 17, 256])
+def test_planes_of_any_width_are_decoded(n_distinct):
+    values = RNG.integers(0, n_distinct, 100).astype("<u4").view(np.float32)
+    payload = np.frombuffer(planes(values), np.uint8)
+    parsed = parse_planes(payload)
+    for start, stop in ((0, 100), (13, 14), (99, 100), (5, 5)):
+        found = decode_planes(payload, parsed, start, stop)
+        assert found.tobytes() == values[start:stop].tobytes()
+
+
+def test_every_half_is_decoded_exactly():
+    patterns = np.arange(65536, dtype=np.uint16)
+    with np.errstate(all="ignore"):
+        wanted = patterns.view(np.float16).astype(np.float32)
+    found = decode_half(patterns)
+    finite = ~np.isnan(wanted)
+    assert np.array_equal(found[finite].view(np.uint32), wanted[finite].view(np.uint32))
+    assert np.isnan(found[~finite]).all()
+    square = decode_half(patterns.reshape(256, 256))
+    assert square.tobytes() == found.tobytes()
+    few = [decode_half(patterns[start : start + 1000]) for start in range(0, 65536, 1000)]
+    assert np.concatenate(few).tobytes() == found.tobytes()
+
+
+def test_affine_codes_are_rounded_twice():
+    codes = np.arange(256, dtype=np.uint8)
+    for scale, minimum in ((0.1, -1.7), (1 / 3, 1e-3), (2.0, 3.0)):
+        wanted = [
+            np.float32(np.float32(np.float32(code) * np.float32(scale)) + np.float32(minimum))
+            for code in codes
+        ]
+        assert decode_affine(codes, scale, minimum).tolist() == [float(x) for x in wanted]
+
+
+def changed(**changes):
+    header = json.loads(json.dumps(MIXED))
+    header.update(changes)
+    return cvc(header, PAYLOADS)
+
+
+NESTED = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+REFUSED = {
+    "nested without end": (cvc(NESTED, []), "not JSON"),
+    "not UTF-8": (cvc(b'{"a": "\xff"}', []), "not JSON"),
+    "a repeated key": (cvc(b'{"a": 1, "a": 2}', []), "stands twice"),
+    "a list": (cvc(b"[1]", []), "no JSON object"),
+    "negative rows": (changed(chunks=[{"rows": -1}]), "'rows' cannot be -1"),
+    "rows that are true": (changed(chunks=[{"rows": True}]), "'rows' cannot be"),
+    "huge rows": (changed(chunks=[{"rows": 2**70}]), "'rows' cannot be"),
+    "chunks that are numbers": (changed(chunks=[1]), "must be an object"),
+    "no dimensions": (changed(dimension=0), "no dimensions"),
+    "a wrong sum": (changed(num_vectors=12), "the chunks have 11 rows"),
+    "sections beyond the rows": (
+        changed(sections=[{"start_index": 5, "end_index": 12}]),
+        "do not exist",
+    ),
+    "lossless in 0.1": (
+        changed(chunks=[{"rows": 7, "compression": "lossless"}]),
+        "has no compression lossless",
+    ),
+    "a header beyond the file": (b"CVCF" + struct.pack("<I", 2**31) + b"{}", "only 2 are left"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_headers_are_refused(open_bytes, case):
+    data, message = REFUSED[case]
+    with pytest.raises(embmap.FormatError, match=message):
+        open_bytes(data)
+
+
+def test_lossless_payloads_that_are_damaged_are_refused(open_bytes):
+    values = RNG.standard_normal((4, 2)).astype(np.float32)
+    whole = planes(values)
+    header = one_matrix(4, 2, [{"rows": 4, "compression": "lossless"}])
+    for place in range(12):
+        payload = whole[:place] + bytes([whole[place] ^ 0x0F]) + whole[place + 1 :]
+        try:
+            with open_bytes(cvc(header, [payload], "1.0")) as file:
+                row = file[0]
+        except embmap.FormatError:
+            continue
+        assert row.shape == (2,)
+    with open_bytes(cvc(header, [whole + b"0"], "1.0")) as file:
+        with pytest.raises(embmap.FormatError, match="the payload has"):
+            file[0]
+        assert not file.verify().ok
+    with pytest.raises(embmap.FormatError, match=r"chunk 0.*8 values take"):
+        open_bytes(cvc(header, [whole[:15]], "1.0"))
+
+
+def test_large_files_are_decoded_by_threads_to_the_same(tmp_path):
+    halves = RNG.standard_normal((40_000, 128)).astype(np.float16)
+    chunks = [{"rows": 10_000}] * 4
+    path = tmp_path / "a.cvc"
+    payloads = [halves[i : i + 10_000].tobytes() for i in range(0, 40_000, 10_000)]
+    path.write_bytes(cvc(one_matrix(40_000, 128, chunks), payloads))
+    with embmap.open(path) as file:
+        assert np.array_equal(np.asarray(file.vectors), halves.astype(np.float32))

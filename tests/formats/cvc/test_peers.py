@@ -1,0 +1,72 @@
+"""What decompressed writes we read, and what we write it reads."""
+
+import numpy as np
+import pytest
+
+import embmap
+
+decompressed = pytest.importorskip("decompressed", reason="decompressed is not installed")
+
+from decompressed.mmap_loader import MMapCVCLoader  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+# It warns about every file of version 0.1.
+pytestmark = pytest.mark.filterwarnings("ignore:Loading legacy:DeprecationWarning")
+
+VECTORS = np.random.default_rng(0).standard_normal((250, 16)).astype(np.float32)
+
+
+def loaded(path):
+    return decompressed.load_cvc(str(path), device="cpu", framework="numpy")
+
+
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_their_files_give_us_what_they_give_them(tmp_path, compression, backend):
+    path = tmp_path / "theirs.cvc"
+    decompressed.pack_cvc(VECTORS, str(path), compression=compression, chunk_size=100)
+    with embmap.open(path, backend=backend) as file:
+        assert file.layout == "1.0"
+        assert np.array_equal(np.asarray(file.vectors), loaded(path))
+        assert np.array_equal(file[[249, 0]], loaded(path)[[249, 0]])
+        assert file.verify().ok
+
+
+@pytest.mark.parametrize("version", ["0.1", "1.0"])
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_our_files_give_them_what_they_give_us(tmp_path, compression, version):
+    if (compression, version) == ("lossless", "0.1"):
+        pytest.skip("version 0.1 has no lossless")
+    path = embmap.cvc.write(
+        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, version=version
+    )
+    with embmap.open(path) as file:
+        assert np.array_equal(loaded(path), np.asarray(file.vectors))
+
+
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_our_payloads_are_theirs_byte_for_byte(tmp_path, compression):
+    theirs = tmp_path / "theirs.cvc"
+    decompressed.pack_cvc(VECTORS, str(theirs), compression=compression, chunk_size=100)
+    ours = embmap.cvc.write(
+        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, version="1.0"
+    )
+    with embmap.open(theirs) as one, embmap.open(ours) as other:
+        for a, b in zip(one.chunks, other.chunks, strict=True):
+            assert a.raw.tobytes() == b.raw.tobytes()
+
+
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_their_mapping_loader_reads_our_files_optimized_for_it(tmp_path, compression):
+    path = embmap.cvc.write(
+        tmp_path / "ours.cvc",
+        VECTORS,
+        compression=compression,
+        chunk_rows=100,
+        version="1.0",
+        mmap_optimized=True,
+    )
+    with MMapCVCLoader(str(path)) as theirs, embmap.open(path) as file:
+        assert theirs.is_mmap_optimized
+        assert np.array_equal(theirs.load(framework="numpy"), np.asarray(file.vectors))
