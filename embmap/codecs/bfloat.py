@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_float32", "bfloat16_dtype"]
+__all__ = ["as_float32", "bfloat16_dtype", "is_number"]
 
 
 def bfloat16_dtype() -> np.dtype[Any]:
@@ -29,3 +29,8 @@ def as_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     wide = bits.view(np.uint16).astype(np.uint32)
     wide <<= np.uint32(16)
     return wide.view(np.float32)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether the elements of a vector may have a type: integers, floats, bfloat16."""
+    return dtype.kind in "iuf" or dtype.name == "bfloat16"

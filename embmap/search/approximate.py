@@ -27,7 +27,7 @@ from embmap.threads import n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
 
-__all__ = ["SUFFIX", "ApproximateIndex", "build"]
+__all__ = ["SUFFIX", "ApproximateIndex", "build_index"]
 
 SUFFIX = ".usearch"
 MAGIC = b"EMBU\r\n\x1a\n"
@@ -102,8 +102,8 @@ class ApproximateIndex:
         return found
 
 
-def build(
-    path: Path, data: ByteSource, matrix: Matrix, n_rows: int, progress: Progress | None
+def build_index(
+    path: Path, data: ByteSource, matrix: Matrix, n_rows: int, *, progress: Progress | None
 ) -> None:
     """Write an approximate index over the first rows of a matrix.
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.products import multiply, vecdot
+from embmap.search.queries import Metric
 from embmap.threads import in_parallel, n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 
-__all__ = ["ExactSearch", "Metric", "checked_metric", "lengths_of", "units_of"]
-
-Metric = Literal["cosine", "dot", "euclidean"]
+__all__ = ["ExactSearch", "lengths_of", "units_of"]
 
 _BLOCK_NBYTES = 1 << 23
 _SCORES = 1 << 17  # scores of a block whose rows are multiplied where they lie
@@ -33,13 +32,6 @@ _PAIRS = 1 << 10  # rows scored again at once
 _LOW, _HIGH = 1e-15, 1e15  # lengths whose squares and products float32 holds
 _SMALLER = 2.0**-600  # times any float64: what is then squared or added up does not overflow
 _ROUNDING = 2.0**-21  # generous, times dim: what a product of unit vectors may be wrong by
-
-
-def checked_metric(metric: str) -> Metric:
-    """Return the name of a metric if there is one of that name."""
-    if metric not in get_args(Metric):
-        raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, not {metric!r}")
-    return cast(Metric, metric)
 
 
 class ExactSearch:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from embmap.errors import UnknownWordError
-from embmap.search.similarity import Neighbor
+from embmap.search.queries import Neighbor
 from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem
 from embmap.serve.representations import Answer, json_answer

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from embmap.io.mapping import ByteSource
 
-__all__ = ["DenseMatrix", "Matrix", "Rows", "dense_matrix"]
+__all__ = ["DenseMatrix", "Matrix", "RowIndex", "Rows", "check_out", "dense_matrix"]
 
 RowIndex = SupportsIndex | slice | npt.ArrayLike
 _BLOCK_NBYTES = 1 << 20
@@ -195,7 +195,7 @@ class Matrix(ABC):
             When `out` does not fit.
         """
         wanted = self.row_numbers(rows)
-        out = fitting(out, (wanted.size, *self.shape[1:]), self.dtype)
+        out = check_out(out, (wanted.size, *self.shape[1:]), self.dtype)
         self._gather(wanted, out)
         return out
 
@@ -399,7 +399,7 @@ def dense_matrix(
     return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
 
 
-def fitting(
+def check_out(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     """Return `out` if it can take the result, or a new array when it is None."""

@@ -223,10 +223,9 @@ class FinalfusionFile(EmbeddingFile):
         """Return the sums of the words' subword rows, and which words have any."""
         if self._subwords is None and self.subwords is None:
             return super()._compose(words)
-        if self._matrix is None:
-            self._no_vectors()
+        matrix = self._stored_vectors()
         rows, counts = self._subword_rows(words)
-        return segment_sums(self._matrix, rows, counts), counts > 0
+        return segment_sums(matrix, rows, counts), counts > 0
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         vectors, known = self._sums(words)
