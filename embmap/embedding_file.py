@@ -20,19 +20,18 @@ import numpy.typing as npt
 
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
+from embmap.indexing import build_word_index
 from embmap.io.mapping import ByteSource
-from embmap.progress import Progress, named
+from embmap.progress import Progress
 from embmap.report import Report
 from embmap.search.approximate import SUFFIX
 from embmap.search.queries import Metric, Neighbor, Queries
 from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
-from embmap.words.index_file import write_index
-from embmap.words.index_source import IndexSource, default_index_path
+from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
 from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
-from embmap.words.word_index import WordIndex
 
 __all__ = ["EmbeddingFile", "jsonable"]
 
@@ -77,14 +76,14 @@ class EmbeddingFile(Embeddings):
 
     @property
     def mapped_files(self) -> tuple[ByteSource, ...]:
-        """The open files that are read: this one, and that of its words if they were given."""
+        """The open files: this one and, if the words were given separately, their file."""
         self._check_open()
         words = self._words.file
         return (self._file,) if words is self._file else (self._file, words)
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._path
 
     @property
@@ -94,13 +93,13 @@ class EmbeddingFile(Embeddings):
 
     @property
     def vocab(self) -> Vocabulary | None:
-        """The words in order; None in a file without any."""
+        """The words in order; None in a file without words."""
         self._check_open()
         return self._vocabulary
 
     @property
     def vectors(self) -> Matrix | None:
-        """The vectors; None in a file without any."""
+        """The vectors by row; None in a file without vectors."""
         self._check_open()
         return self._matrix
 
@@ -118,7 +117,7 @@ class EmbeddingFile(Embeddings):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the file says about itself; empty when it says nothing."""
+        """The metadata in the file; empty in a file without metadata."""
         return {}
 
     def __repr__(self) -> str:
@@ -150,7 +149,7 @@ class EmbeddingFile(Embeddings):
     # Looking up
 
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:
-        # A known word takes the shortest way there is: no call but the two that it needs.
+        # The hot path: a known word costs a type check, a look-up and a subscript.
         if type(key) is str:
             row = self._words.find_row(key)
             return self._rows[row] if row >= 0 else self._compose_one(key)
@@ -265,12 +264,12 @@ class EmbeddingFile(Embeddings):
     # The whole file
 
     def info(self) -> dict[str, Any]:
-        """Return what is known about the file without reading its data.
+        """Return the facts about the file that are known without reading its data.
 
         Returns
         -------
         dict
-            JSON-able: path, format, layout, nbytes, shape, dtype, n_words, index,
+            Fit for JSON: path, format, layout, nbytes, backend, shape, dtype, n_words, index,
             index_file, metadata.
         """
         self._check_open()
@@ -292,7 +291,7 @@ class EmbeddingFile(Embeddings):
     def _described_metadata(self) -> Any:
         try:
             return jsonable(self.metadata)
-        except FormatError as error:  # the rest of the file can be told about all the same
+        except FormatError as error:  # the other facts hold all the same
             return {"error": str(error)}
 
     def verify(self, progress: Progress | None = None) -> Report:
@@ -313,37 +312,39 @@ class EmbeddingFile(Embeddings):
         try:
             for words in self._indexed_vocabularies():
                 verify_words(words, report, progress)
-        except (FormatError, StaleIndexError) as error:  # n-grams stand behind damaged words
+        except (FormatError, StaleIndexError) as error:
+            # Stored n-grams follow the words: behind damaged words they cannot be found.
             if self._vocabulary is not None:
                 verify_words(self._vocabulary, report, progress)
             report.error(str(error), getattr(error, "offset", None))
         try:
             self.check_index()
         except StaleIndexError as error:
-            tell = report.error if self._words.source.required else report.warning
-            tell(str(error))
+            note = report.error if self._words.source.required else report.warning
+            note(str(error))
         self._verify_data(report, progress)
         return report
 
     @abstractmethod
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
-        """Check what a format has besides words."""
+        """Check everything in the file but its words."""
 
     def check_index(self) -> None:
-        """Check the whole index file that is used, if one is, against its checksums and the words.
+        """Check the whole index file, if one is in use, against its checksums and the words.
 
         Raises
         ------
         StaleIndexError
-            When it does not hold.
+            If the index does not match.
         """
         self._check_open()
-        if self._words.source.required:  # else the words would do without a table that is missing
+        # A table that is missing counts only if the index is required: words are found without it.
+        if self._words.source.required:
             self._indexed_vocabularies()
         self._words.source.check_all()
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
-        """Return what an index file covers, in the order of its tables."""
+        """Return the vocabularies that an index file covers, in the order of its tables."""
         return [] if self._vocabulary is None else [self._vocabulary]
 
     def build_index(
@@ -354,7 +355,7 @@ class EmbeddingFile(Embeddings):
         Parameters
         ----------
         path : path-like, optional
-            Where to write it; FILE.embx by default, where ``open`` looks for it.
+            The index file; by default FILE.embx, where ``open`` looks for it.
         progress : callable, optional
             Called as ``progress(what, done, total)``.
 
@@ -366,41 +367,17 @@ class EmbeddingFile(Embeddings):
         Raises
         ------
         FormatError
-            When the vocabulary is damaged.
+            If the vocabulary is damaged.
         ValueError
-            When the file has no words, or `path` is the data file.
+            If the file has no words, or if `path` is the data file.
         OSError
-            When the index cannot be written.
+            If the index cannot be written.
         """
         self._check_open()
-        vocabularies = self._indexed_vocabularies()
-        if not any(map(len, vocabularies)):
-            raise ValueError(f"{self.path} has no words to index")
-        file = vocabularies[0].file
-        if file.path is None:
-            raise ValueError("words given in memory have no file that an index could be about")
-        target = default_index_path(file) if path is None else Path(os.fsdecode(path))
-        target = cast(Path, target)
-        for taken in (file.path, self.path):
-            if target.exists() and target.samefile(taken):
-                raise ValueError(f"{taken} holds the data; name another file for the index")
-        tables = []
-
-        def build() -> Iterator[WordIndex]:
-            for words in vocabularies:
-                step = None
-                if progress is not None:
-                    step = named(progress, f"hashing {words.records.noun}s")
-                tables.append(words.build(step))
-                yield tables[-1]
-
-        written = write_index(target, file, build())
-        for words, table in zip(vocabularies, tables, strict=True):
-            words.adopt(table)
-        return written
+        return build_word_index(self._indexed_vocabularies(), self.path, path, progress)
 
     def prefetch(self, rows: npt.ArrayLike | None = None) -> None:
-        """Ask the operating system to read vectors ahead; a hint, which returns at once.
+        """Ask the operating system to read vectors ahead; returns at once.
 
         Parameters
         ----------
@@ -414,10 +391,10 @@ class EmbeddingFile(Embeddings):
     # Opening and closing
 
     def close(self) -> None:
-        """Let go of the file. Arrays already handed out stay valid; further calls raise."""
+        """Close the file. Later calls raise ClosedError; arrays already returned stay valid."""
         self.closed = True
         gone = _Closed(self._path)
-        # Never None or empty: a thread in the middle of an answer would take it for what is there.
+        # None would mean "no words" or "no vectors" to a thread in the middle of an answer.
         for name in ("_file", "_words", "_vocabulary", "_matrix", "_rows", *self._parts):
             setattr(self, name, gone)
         self._search = None
@@ -459,7 +436,7 @@ class _NoRows:
 
 
 class _Closed:
-    """Stands where a file's parts were: any use raises ClosedError."""
+    """Replaces the parts of a closed file: any use raises ClosedError."""
 
     def __init__(self, path: Path | None) -> None:
         object.__setattr__(self, "_path", path)
@@ -485,7 +462,7 @@ def _no_words(file: ByteSource, format: str) -> Vocabulary:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value that a file gives as JSON can hold it."""
+    """Return a value from a file in a form that JSON can hold."""
     if isinstance(value, dict):
         return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

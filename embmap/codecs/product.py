@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs import kernels
-from embmap.codecs.products import multiply
+from embmap.codecs.products import multiply, multiply_each
 
 __all__ = ["distance_tables", "reconstruct", "table_sums"]
 
@@ -46,7 +46,7 @@ def reconstruct(
     if projection is not None:
         for start in range(0, len(codes), _BLOCK_ROWS):
             turned = out[start : start + _BLOCK_ROWS]
-            turned[...] = multiply(turned, projection)
+            turned[...] = multiply_each(turned, projection)
     if norms is not None:
         out *= norms[:, np.newaxis]
     return out

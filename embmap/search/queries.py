@@ -57,7 +57,7 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True)
 class Queries:
-    """One query or several: `words`, or float64 `vectors` of shape (m, dim); the other is None."""
+    """One query or several, either `words` or float64 `vectors` of shape (m, dim)."""
 
     words: list[str] | None
     vectors: npt.NDArray[np.float64] | None
