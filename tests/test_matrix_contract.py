@@ -12,7 +12,8 @@ from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.io.backends import open_mapped
 from embmap.vectors.bfloat import BFloat16Matrix
-from embmap.vectors.matrix import MappedMatrix, Matrix, ReadMatrix, dense_matrix
+from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 
 N, DIM, STEPS = 53, 6, 3

@@ -1,8 +1,7 @@
 """Lazy views: the rows of a file as numpy arrays.
 
-:class:`Matrix` is the face: rows, slices, gathers, blocks. The dense ones stand here, over a memory
-map or over positional reads; a matrix whose rows are decoded stands with its codec. A gather never
-touches more than the rows it returns, and nothing copies a whole matrix unless asked to.
+:class:`Matrix` is the common face: rows, slices, gathers, blocks. A gather reads only the rows that
+it returns, and a whole matrix is copied only on request.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from typing import Any, Protocol, SupportsIndex, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.io.mapping import ByteSource
-
-__all__ = ["DenseMatrix", "Matrix", "RowIndex", "Rows", "check_out", "dense_matrix"]
+__all__ = ["BLOCK_NBYTES", "Matrix", "RowIndex", "Rows", "check_out"]
 
 RowIndex = SupportsIndex | slice | npt.ArrayLike
-_BLOCK_NBYTES = 1 << 20
-_GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+BLOCK_NBYTES = 1 << 20
+"""Size of the blocks in which rows are handed out."""
 
 
 class Rows(Protocol):
@@ -221,7 +218,7 @@ class Matrix(ABC):
         """
         if rows_per_block is None:
             row_nbytes = max(math.prod(self.shape[1:]) * self.dtype.itemsize, 1)
-            rows_per_block = max(_BLOCK_NBYTES // row_nbytes, 1)
+            rows_per_block = max(BLOCK_NBYTES // row_nbytes, 1)
         if rows_per_block < 1:
             raise ValueError(f"rows_per_block must be positive, not {rows_per_block}")
         for start in range(0, self.shape[0], rows_per_block):
@@ -287,116 +284,6 @@ class _RowsOf:
 
     def __getitem__(self, i: int) -> npt.NDArray[Any]:
         return self._row(i)
-
-
-class DenseMatrix(Matrix):
-    """Rows stored one after the other."""
-
-    def __init__(
-        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-    ) -> None:
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self._file = file
-        self._offset = offset
-        self._row_nbytes = shape[1] * self.dtype.itemsize
-        file.check_range(offset, self.nbytes)
-
-    @property
-    def zero_copy(self) -> bool:
-        return self._file.zero_copy
-
-    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        if rows is None:
-            self._file.advise("willneed", self._offset, self.nbytes)
-            return
-        for first, last in self._runs(np.unique(rows)):
-            start = self._offset + first * self._row_nbytes
-            self._file.advise("willneed", start, (last - first) * self._row_nbytes)
-
-    def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return ranges of rows that cover sorted rows, joining those that stand close."""
-        if not rows.size:
-            return []
-        near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
-        breaks = np.flatnonzero(np.diff(rows) > near)
-        firsts = rows[np.concatenate(([0], breaks + 1))]
-        lasts = rows[np.concatenate((breaks, [rows.size - 1]))] + 1
-        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-
-
-class MappedMatrix(DenseMatrix):
-    """Rows in a memory map: views."""
-
-    def __init__(
-        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-    ) -> None:
-        super().__init__(file, offset, shape, dtype)
-        self._array = file.array(offset, self.dtype, shape)
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        row: npt.NDArray[Any] = self._array[i]
-        return row
-
-    def mapped(self) -> npt.NDArray[Any] | None:
-        self._file.check_whole()
-        return self._array
-
-    def rows(self) -> Rows:
-        return self._array
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        self._file.check_whole()
-        return self._array[start:stop]
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        self._file.check_whole()
-        if self._array.flags.aligned:
-            # The rows are known to exist; "raise" would make take buffer its output.
-            np.take(self._array, rows, axis=0, out=out, mode="clip")
-        else:  # take would copy the whole matrix to align it
-            out[...] = self._array[rows]
-
-
-class ReadMatrix(DenseMatrix):
-    """Rows behind positional reads: copies."""
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        row: npt.NDArray[Any] = self._span(i, i + 1)[0]
-        return row
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        offset = self._offset + start * self._row_nbytes
-        return self._file.array(offset, self.dtype, (stop - start, self.shape[1]))
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        order = np.argsort(rows, kind="stable")  # forwards through the file
-        ordered = rows[order]
-        rows_per_block = max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
-        runs = self._runs(ordered)
-        if 2 * len(runs) > rows.size:  # scattered: a read for each row costs less than planning
-            for begin in range(0, rows.size, rows_per_block):
-                part = ordered[begin : begin + rows_per_block]
-                sizes = np.full(part.size, self._row_nbytes)
-                data = self._file.gather(self._offset + part * self._row_nbytes, sizes)
-                block = data.view(self.dtype).reshape(part.size, self.shape[1])
-                out[order[begin : begin + part.size]] = block
-            return
-        for first, last in runs:
-            begin, high = np.searchsorted(ordered, (first, last)).tolist()
-            while begin < high:
-                start = int(ordered[begin])
-                end = min(int(np.searchsorted(ordered, start + rows_per_block)), high)
-                block = self._span(start, int(ordered[end - 1]) + 1)
-                out[order[begin:end]] = block[ordered[begin:end] - start]
-                begin = end
-
-
-def dense_matrix(
-    file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-) -> DenseMatrix:
-    """Return the matrix over rows stored in a file, as its back end serves them."""
-    return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
 
 
 def check_out(

@@ -18,7 +18,8 @@ from embmap.io.mapping import ByteSource
 from embmap.io.parsing import LONGEST_TOML, parse_toml
 from embmap.progress import Progress
 from embmap.report import Report
-from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.dense import dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.segments import normalize, segment_sums
 from embmap.words.given import Words, words_of
