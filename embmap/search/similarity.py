@@ -19,7 +19,7 @@ from embmap.codecs.products import vecdot
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.approximate import ApproximateIndex, build_index
-from embmap.search.exact import ExactSearch, units_of
+from embmap.search.exact import ExactSearch, scale_to_units
 from embmap.search.queries import Metric, Neighbor, Queries, check_finite
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
@@ -81,7 +81,7 @@ class Similarity:
         if not approximate:
             return self._ranked(self._search.nearest(vectors, n, metric, excluded))
         index = self._index(file, metric)
-        rows = index.candidates(units_of(vectors), n, excluded)
+        rows = index.candidates(scale_to_units(vectors), n, excluded)
         return self._ranked(self._search.scored(vectors, n, rows))
 
     def build_index(
@@ -112,7 +112,7 @@ class Similarity:
         """Return the answers to analogies, given as all their a, all their b and all their c."""
         m = len(questions[0])
         words = [word for part in questions for word in part]
-        units = units_of(self._vectors(file, words))
+        units = scale_to_units(self._vectors(file, words))
         rows = file.find(words).reshape(3, m)
         excluded = [np.unique(part[part >= 0]) for part in rows.T]
         targets = units[m : 2 * m] - units[:m] + units[2 * m :]
@@ -151,5 +151,5 @@ class Similarity:
 
 def measure_cosine(pair: npt.NDArray[Any]) -> float:
     """Return the cosine of two vectors, given as an array (2, dim)."""
-    first, second = units_of(check_finite(pair.astype(np.float64)))
+    first, second = scale_to_units(check_finite(pair.astype(np.float64)))
     return min(max(float(vecdot(first, second)), -1.0), 1.0)

@@ -41,7 +41,7 @@ class DenseMatrix(Matrix):
             self._file.advise("willneed", start, (last - first) * self._row_nbytes)
 
     def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return ranges of rows that cover sorted rows, joining those that stand close."""
+        """Return ranges (first, last + 1) that cover sorted rows; a range includes small gaps."""
         if not rows.size:
             return []
         near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
@@ -52,7 +52,7 @@ class DenseMatrix(Matrix):
 
 
 class MappedMatrix(DenseMatrix):
-    """Rows in a memory map: views."""
+    """Rows in a memory map, returned as views."""
 
     def __init__(
         self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
@@ -78,14 +78,14 @@ class MappedMatrix(DenseMatrix):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
         if self._array.flags.aligned:
-            # The rows are known to exist; "raise" would make take buffer its output.
+            # The rows exist; with mode="raise", take would buffer its output.
             np.take(self._array, rows, axis=0, out=out, mode="clip")
-        else:  # take would copy the whole matrix to align it
+        else:  # take would first copy the whole matrix to align it
             out[...] = self._array[rows]
 
 
 class ReadMatrix(DenseMatrix):
-    """Rows behind positional reads: copies."""
+    """Rows behind positional reads, returned as copies."""
 
     def row(self, i: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._span(i, i + 1)[0]
@@ -96,11 +96,11 @@ class ReadMatrix(DenseMatrix):
         return self._file.array(offset, self.dtype, (stop - start, self.shape[1]))
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        order = np.argsort(rows, kind="stable")  # forwards through the file
+        order = np.argsort(rows, kind="stable")  # the file is read forwards
         ordered = rows[order]
         rows_per_block = max(BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
         runs = self._runs(ordered)
-        if 2 * len(runs) > rows.size:  # scattered: a read for each row costs less than planning
+        if 2 * len(runs) > rows.size:  # scattered rows are read one by one
             for begin in range(0, rows.size, rows_per_block):
                 part = ordered[begin : begin + rows_per_block]
                 sizes = np.full(part.size, self._row_nbytes)
@@ -121,5 +121,5 @@ class ReadMatrix(DenseMatrix):
 def dense_matrix(
     file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
 ) -> DenseMatrix:
-    """Return the matrix over rows stored in a file, as its back end serves them."""
+    """Return the matrix over rows that lie one after the other in a file, mapped or read."""
     return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
