@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from embmap import cvc, dwe, embd, finalfusion, subwords
 from embmap.embedding_file import EmbeddingFile
+from embmap.embeddings import Embeddings
 from embmap.errors import (
     ChecksumError,
     ClosedError,
@@ -21,7 +22,7 @@ from embmap.errors import (
 from embmap.opening import open
 from embmap.progress import progress_bar
 from embmap.report import Problem, Report
-from embmap.search.similarity import Neighbor
+from embmap.search.queries import Neighbor
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
@@ -36,6 +37,7 @@ __all__ = [
     "ClosedError",
     "ConversionReport",
     "EmbeddingFile",
+    "Embeddings",
     "EmbmapError",
     "FormatError",
     "Matrix",

@@ -12,12 +12,14 @@ from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.io.backends import open_mapped
 from embmap.vectors.bfloat import BFloat16Matrix
-from embmap.vectors.matrix import MappedMatrix, Matrix, ReadMatrix, dense_matrix
+from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 
 N, DIM, STEPS = 53, 6, 3
 RNG = np.random.default_rng(8)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
+WIDE = RNG.standard_normal((N, 110)).astype(np.float32)
 HISTORY = np.cumsum(RNG.integers(-40, 40, (STEPS, N, DIM)), axis=0).astype(np.int16)
 
 
@@ -46,6 +48,14 @@ def quantized(folder, **options):
         folder / "a.fifu", [f"w{i}" for i in range(N)], None, quantized=codes
     )
     return embmap.open(path).vectors
+
+
+def projected(folder):
+    codes = embmap.finalfusion.quantize(WIDE, 10, k=4, iterations=1, projection="opq")
+    words = [f"w{i}" for i in range(N)]
+    return embmap.open(
+        embmap.finalfusion.write(folder / "a.fifu", words, None, quantized=codes)
+    ).vectors
 
 
 def text(folder):
@@ -91,6 +101,13 @@ CASES = {
         0.05,
     ),
     "product": (ProductMatrix, quantized, ROWS, 2),
+    "projected product": (
+        ProductMatrix,
+        lambda folder: quantized(folder, projection="opq"),
+        ROWS,
+        2,
+    ),
+    "wide projected product": (ProductMatrix, projected, WIDE, 20),
     "fp16": (ChunkedMatrix, lambda folder: chunked(folder, "fp16"), ROWS, 2e-3),
     "int8": (ChunkedMatrix, lambda folder: chunked(folder, "int8", "read"), ROWS, 0.05),
     "lossless": (ChunkedMatrix, lambda folder: chunked(folder, "lossless"), ROWS, 0),

@@ -16,6 +16,7 @@ ORDER = [
     ["codecs"],
     ["words", "vectors"],
     ["search"],
+    ["embeddings", "indexing"],
     ["embedding_file"],
     ["formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.client.connections import RemoteError, Reply
-from embmap.search.similarity import Neighbor
+from embmap.search.queries import Neighbor
 
 __all__ = [
     "NPY",

@@ -14,16 +14,16 @@ __all__ = ["RemoteMatrix"]
 
 
 class RemoteMatrix(Matrix):
-    """Rows that a server is asked for.
+    """Rows that are requested from a server.
 
     Parameters
     ----------
     shape : tuple of int
         (rows, dim), or (rows, T, dim).
     dtype : numpy.dtype
-        Type of an element as it arrives.
+        Type of a received element.
     look_up : callable
-        Returns the vectors of rows that exist.
+        A function that returns the vectors of rows that exist.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RemoteMatrix(Matrix):
         return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        pass  # the server reads ahead for itself
+        pass  # the server reads ahead on its own
 
     def row(self, i: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._look_up([i])[0]

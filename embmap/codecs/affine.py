@@ -1,4 +1,4 @@
-"""Affine quantization: unsigned bytes that stand for minimum plus a multiple of a scale."""
+"""Affine quantization: an unsigned byte is a multiple of a scale, added to a minimum."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["AffineEncoder", "decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
 _FEW = 4096
-_PER_OPERATION = 12  # items that numpy decodes in the time of what kernels counts as an operation
-_SAFE = 3e38  # below it no float32 operation overflows
+_PER_OPERATION = 12  # items that numpy decodes in the time of one operation of codecs.kernels
+_SAFE = 3e38  # below this bound no float32 operation overflows
 
 
 def decode_affine(
@@ -23,11 +23,11 @@ def decode_affine(
     minimum: float,
     out: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Return ``codes * scale + minimum`` in float32 with a rounding after each operation."""
+    """Return ``codes * scale + minimum``, rounded to float32 after each operation."""
     out = np.empty(codes.shape, np.float32) if out is None else out
     if abs(scale) * 255 + abs(minimum) < _SAFE:
         _decode(codes.reshape(-1), np.float32(scale), np.float32(minimum), out.reshape(-1))
-    else:  # what a file says may be anything, infinities and NaN as well
+    else:  # a damaged file may contain any scale and minimum, also infinity and NaN
         with np.errstate(over="ignore", invalid="ignore"):
             _decode(codes.reshape(-1), np.float32(scale), np.float32(minimum), out.reshape(-1))
     return out
@@ -50,12 +50,9 @@ def _decode(
 
 
 class AffineEncoder:
-    """Quantizes values to bytes over their whole range, which a first pass over them finds.
+    """Quantizes values to bytes over their whole range, which a first pass determines.
 
-    Attributes
-    ----------
-    lowest, highest : float or None
-        Least and greatest of the values seen; None before there are any.
+    `lowest` and `highest` are the range so far, None before the first value.
     """
 
     def __init__(self) -> None:
@@ -63,23 +60,23 @@ class AffineEncoder:
         self.highest: Any = None
 
     def see(self, values: npt.NDArray[Any]) -> None:
-        """Take notice of some of the values."""
+        """Extend the range to some values; raise ValueError if one is not finite."""
         if not values.size:
             return
         lowest, highest = values.min(), values.max()
         if not (np.isfinite(lowest) and np.isfinite(highest)):
-            raise ValueError("int8 holds no NaN and no infinity")
+            raise ValueError("int8 cannot hold NaN or infinity")
         self.lowest = lowest if self.lowest is None else min(self.lowest, lowest)
         self.highest = highest if self.highest is None else max(self.highest, highest)
 
     def fit(self) -> tuple[np.float32, np.float32]:
-        """Return scale and minimum of all values seen, as :func:`decode_affine` takes them."""
+        """Return the scale and the minimum for :func:`decode_affine`; 1 and 0 without values."""
         if self.lowest is None:
             return np.float32(1), np.float32(0)
         with np.errstate(over="ignore", invalid="ignore"):
             minimum, maximum = np.float32(self.lowest), np.float32(self.highest)
             scale = (maximum - minimum) / np.float32(255) or np.float32(1)
-            greatest = np.float32(255) * scale + minimum  # what the highest code is decoded to
+            greatest = np.float32(255) * scale + minimum  # the decoded value of the highest code
         if not np.isfinite([minimum, scale, greatest]).all():
             raise ValueError(f"int8 cannot span {self.lowest} to {self.highest} in float32")
         return scale, minimum
@@ -88,7 +85,7 @@ class AffineEncoder:
 def encode_affine(
     values: npt.NDArray[Any], scale: np.float32, minimum: np.float32
 ) -> npt.NDArray[np.uint8]:
-    """Return the bytes that stand for values."""
+    """Return the uint8 codes of values: the nearest multiples of the scale, halves to even."""
     steps = values.astype(np.float32)
     steps -= minimum
     steps /= scale

@@ -1,9 +1,9 @@
 """Asymmetric numeral systems: a state of 32 bits, words of 16, frequencies of 12.
 
-A state holds symbols; taking one out divides the state by the symbol's share, and a state that has
-become low takes the next word in. Independent groups of symbols are decoded side by side, by numpy
-one position of all of them at a time, by compiled loops four groups at a time. Words are never read
-beyond their end: a group that needs more says so in its position.
+A state encodes symbols. Decoding a symbol divides the state by the symbol's share; a state that has
+become too low then takes in the next word. Independent groups of symbols are decoded together:
+numpy decodes one position of all groups at a time, compiled loops decode four groups at a time.
+Words are never read beyond their end; the position of a group that ran out of words shows it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from embmap.threads import in_parallel, n_threads
 __all__ = ["LOWEST", "DecodeTables", "Encoder", "decode", "most_symbols"]
 
 LOWEST = 0x10000
-"""The lowest state between symbols, and the one that a coder starts and a decoder ends in."""
+"""The lowest state between symbols; a coder starts with it, and a decoder ends with it."""
 
 _PER_SYMBOL, _PER_POSITION = 2, 900  # operations, as codecs.kernels counts them, of numpy
 _PER_ENCODED = 30  # and of plain Python
-_PARALLEL = 200_000  # symbols from which a second thread pays
-_POSITIONS = 256  # of all groups decoded before their symbols are looked up
+_PARALLEL = 200_000  # symbols from which a second thread pays off
+_POSITIONS = 256  # positions to decode before looking up their symbols
 
 
 def most_symbols(n_words: int) -> int:
-    """Return how many symbols some words can hold at the most."""
+    """Return the most symbols that fit into some words."""
+    # A symbol divides the state by at least 4096/4095.
     return 45550 * (n_words + 1) - 1
 
 
 class DecodeTables(NamedTuple):
-    """What the low 12 bits of a state mean, for some models.
+    """The meaning of the low 12 bits of a state, for some models.
 
     Attributes
     ----------
     slots : numpy.ndarray
-        Shape (models, 4096), uint16: for each value of the bits, the number of the symbol.
+        Shape (models, 4096), uint16: the number of the symbol for each value of the bits.
     entries : numpy.ndarray
-        Shape (models, most symbols of one), uint64: of each symbol, itself in bits 0 to 15, its
-        frequency in bits 16 to 31, and from bit 32 on the first of its values.
+        Shape (models, symbols), uint64: the symbol in bits 0 to 15, its frequency in bits 16 to 31,
+        and the first of its values from bit 32 on.
     """
 
     slots: npt.NDArray[np.uint16]
@@ -50,12 +51,12 @@ class DecodeTables(NamedTuple):
 
     @classmethod
     def empty(cls, n_models: int, n_symbols: int) -> DecodeTables:
-        """Return tables to be filled."""
+        """Return tables to fill, for models of at most `n_symbols` symbols."""
         slots = np.empty((n_models, TOTAL), np.uint16)
         return cls(slots, np.empty((n_models, n_symbols), np.uint64))
 
     def fill(self, i: int, model: EntropyModel) -> None:
-        """Set what a model says."""
+        """Fill the i-th tables from a model."""
         n, frequencies = model.symbols.size, model.frequencies
         below = frequencies.cumsum() - frequencies
         self.slots[i] = np.repeat(np.arange(n, dtype=np.uint16), frequencies)
@@ -71,10 +72,17 @@ def decode(
     which: npt.NDArray[np.int64],
     out: npt.NDArray[np.int16],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """Decode groups of symbols."""
+    """Decode groups of symbols into contiguous `out` (groups, n); return positions and states.
+
+    `positions` are the words that the groups take in first, `states` their first states, `which`
+    the numbers of their models. A returned position beyond the words means that the group ran out
+    of them; its symbols are undefined.
+    """
     positions, states = positions.copy(), states.copy()
     if not words.size:
-        words = np.zeros(1, np.uint16)  # to look at; taking it in shows in the position
+        words = np.zeros(
+            1, np.uint16
+        )  # never used for a symbol: the position shows that it was taken in
         words.flags.writeable = False
     jit = kernels.jit_for(_PER_SYMBOL * out.size + _PER_POSITION * out.shape[1])
     if jit is None:
@@ -86,7 +94,7 @@ def decode(
         jit.decode_ans(words, *part, *tables, which[lanes], out[lanes])
 
     pieces = n_threads() if out.size >= _PARALLEL else 1
-    share = -(-positions.size // (4 * pieces)) * 4  # whole fours
+    share = -(-positions.size // (4 * pieces)) * 4  # a multiple of four
     in_parallel(work, [slice(i, i + share) for i in range(0, positions.size, max(share, 1))])
     return positions, states
 
@@ -99,17 +107,17 @@ def _decode_in_step(
     which: npt.NDArray[np.int64],
     out: npt.NDArray[np.int16],
 ) -> None:
-    """Decode one position of all groups after the other."""
+    """Decode the positions one after the other, each for all groups."""
     used, which = np.unique(which, return_inverse=True)
     slots = tables.slots[used].reshape(-1)
     entries = tables.entries[used]
     symbols = entries.astype(np.uint16).view(np.int16).reshape(-1)
     frequencies = ((entries >> np.uint64(16)).astype(np.int64) & 0xFFFF).reshape(-1)
-    # Values are counted over all models, as are symbols: each has its model's number in it.
+    # Values and symbols are numbered across all models.
     below = ((entries >> np.uint64(32)).astype(np.int64) + _column(used.size, TOTAL)).reshape(-1)
     first_slot, first_entry = which * TOTAL, which * entries.shape[1]
     state = states.astype(np.int64)
-    # Operands of one shape and type, and results in place: calls of numpy are what this costs.
+    # One shape and type for all operands, results in place: the cost is in the calls of numpy.
     low = np.empty(state.size, np.bool_)
     value = np.empty(state.size, np.int64)
     mask, twelve, lowest = (np.full(state.size, each) for each in (TOTAL - 1, 12, LOWEST))
@@ -129,7 +137,7 @@ def _decode_in_step(
             state[refilled] = state[refilled] << 16 | words.take(at, mode="clip")
             positions[refilled] = at + 1
         out[:, begin : begin + len(block)] = symbols[block.T]
-        if (positions > words.size).all():  # nothing that follows would mean anything
+        if (positions > words.size).all():  # all further symbols are undefined
             break
     states[:] = state
 
@@ -139,7 +147,7 @@ def _column(n: int, step: int) -> npt.NDArray[np.int64]:
 
 
 class Encoder:
-    """Encodes symbols of one model."""
+    """Encodes symbols with a model that contains all of them."""
 
     def __init__(self, model: EntropyModel) -> None:
         below = model.frequencies.cumsum() - model.frequencies
@@ -149,11 +157,14 @@ class Encoder:
     def encode(
         self, symbols: npt.NDArray[np.int16], state: int = LOWEST
     ) -> tuple[npt.NDArray[np.uint16], int]:
-        """Encode symbols that come before what is encoded already."""
+        """Return the words (uint16, in reading order) and the new state for some int16 symbols.
+
+        Encoding runs backwards: these symbols precede all that the state has encoded already.
+        """
         plain = symbols.view(np.uint16)
         jit = kernels.jit_for(_PER_ENCODED * symbols.size)
         if jit is not None:
-            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out one word at the most
+            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out at most one word
             first, state = jit.encode_ans(plain, self._codes, np.uint32(state), out)
             return out[first:], int(state)
         words = []

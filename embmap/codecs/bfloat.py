@@ -1,7 +1,7 @@
 """Brain floating point: the upper half of a float32.
 
-numpy has no such type. Arrays are of ``ml_dtypes.bfloat16`` where that package is installed, and of
-uint16 holding the bits elsewhere; both become float32 without loss by a shift.
+numpy has no such type. Arrays have the dtype ``ml_dtypes.bfloat16`` if that package is installed,
+and otherwise uint16, which holds the bits. A shift converts either to float32 without loss.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_float32", "bfloat16_dtype"]
+__all__ = ["as_float32", "bfloat16_dtype", "is_number"]
 
 
 def bfloat16_dtype() -> np.dtype[Any]:
-    """Return the dtype that bfloat16 numbers are handed out as."""
+    """Return the dtype of bfloat16 arrays: ``ml_dtypes.bfloat16``, or uint16 without ml_dtypes."""
     try:
         import ml_dtypes
     except ImportError:
@@ -25,7 +25,12 @@ def bfloat16_dtype() -> np.dtype[Any]:
 
 
 def as_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return bfloat16 numbers as float32, exactly."""
+    """Return bfloat16 numbers, or their bits as uint16, as float32, exactly."""
     wide = bits.view(np.uint16).astype(np.uint32)
     wide <<= np.uint32(16)
     return wide.view(np.float32)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether the elements of a vector may have a type: integers, floats, bfloat16."""
+    return dtype.kind in "iuf" or dtype.name == "bfloat16"

@@ -1,7 +1,7 @@
 """A tree of differences over time.
 
-Every step but the first and the last is stored as what it differs from the mean of two steps around
-it, so that any one takes only its ancestors to restore.
+Every step except the first and the last is stored as its difference from the mean of two steps
+around it, so that restoring a step needs only its ancestors.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 __all__ = ["Node", "ancestry", "differences", "levels", "preorder", "restore"]
 
-_BLOCK = 1 << 16  # numbers: what lies in between stays in the second-level cache
+_BLOCK = 1 << 16  # numbers whose intermediate results fit into the second-level cache
 
 Node = tuple[int, int, int]
 """The step to the left, the step itself, the step to the right."""
 
 
 def ancestry(n_steps: int, t: int) -> list[Node]:
-    """Return what has to be restored for one step, in order; nothing for the first and the last."""
+    """Return the nodes from the root to a step, in order; none for the first and the last step."""
     left, right = 0, n_steps - 1
     nodes = []
     while left < t < right:
@@ -32,7 +32,7 @@ def ancestry(n_steps: int, t: int) -> list[Node]:
 
 
 def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
-    """Return all nodes, those of one depth together."""
+    """Return all nodes, an array (nodes, 3) of left, step and right for each depth."""
     spans = np.array([[0, n_steps - 1]])
     found: list[npt.NDArray[np.int64]] = []
     while True:
@@ -46,7 +46,7 @@ def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
 
 
 def preorder(n_steps: int) -> list[Node]:
-    """Return all nodes, each before those below it, left before right: the order of writing."""
+    """Return all nodes in the order of writing: parents before children, left before right."""
     nodes = []
     waiting = [(0, n_steps - 1)]
     while waiting:
@@ -61,7 +61,7 @@ def preorder(n_steps: int) -> list[Node]:
 def restore(
     left: npt.NDArray[np.int16], difference: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
 ) -> npt.NDArray[np.int16]:
-    """Return a step from the two around it."""
+    """Return a step, given the two around it and its stored difference; int16 sums wrap."""
     restored = np.empty(difference.shape, np.int16)
     flat = [array.reshape(-1) for array in (left, difference, right, restored)]
     for start in range(0, restored.size, _BLOCK):
@@ -73,7 +73,7 @@ def restore(
 def differences(
     left: npt.NDArray[np.int16], step: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
 ) -> npt.NDArray[np.int16]:
-    """Return what is stored of a step: the inverse of :func:`restore`."""
+    """Return the difference to store for a step, the inverse of :func:`restore`."""
     exact = step.astype(np.int32) - _mean(left, right)
     if exact.size and (exact.min() < -(1 << 15) or exact.max() >= 1 << 15):
         worst = exact.flat[np.abs(exact).argmax()]
@@ -85,7 +85,7 @@ def _mean(left: npt.NDArray[np.int16], right: npt.NDArray[np.int16]) -> npt.NDAr
     """Return means truncated toward zero, without leaving 16 bits."""
     unequal = left ^ right
     mean = (unequal >> 1) + (left & right)  # rounded down
-    unequal &= mean >> 15  # ... which is one too low for odd negative sums
+    unequal &= mean >> 15  # ... and so one too low for odd negative sums
     unequal &= 1
     mean += unequal
     return mean

@@ -1,7 +1,7 @@
-"""Entropy models: symbols and their frequencies of 12 bits, which sum to 4096.
+"""Entropy models: symbols and their 12-bit frequencies, which sum to 4096.
 
-A model is stored in 16-bit words: the number of symbols, the symbols, and all frequencies but the
-last, packed as one string of bits. Parsing checks everything the coder relies on.
+A model is stored in 16-bit words: the number of symbols, the symbols, and all frequencies except
+the last, packed as one string of bits. Parsing checks everything that the coder relies on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TOTAL = 4096
 
 @dataclass(frozen=True)
 class EntropyModel:
-    """How often each symbol comes.
+    """The frequency of each symbol.
 
     Attributes
     ----------
     symbols : numpy.ndarray
-        Shape (n,), int16: all different.
+        Shape (n,), int16, all different.
     frequencies : numpy.ndarray
-        Shape (n,), int64: positive, summing to 4096.
+        Shape (n,), int64, positive, with the sum 4096.
     """
 
     symbols: npt.NDArray[np.int16]
@@ -44,12 +44,12 @@ class EntropyModel:
 
 
 def model_size(n: int) -> int:
-    """Return how many 16-bit words a model takes."""
+    """Return the number of 16-bit words in a model of `n` symbols."""
     return 1 + n + 3 * n // 4
 
 
 def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
-    """Parse a model."""
+    """Return the model in `model_size(n)` words; raise ValueError if it is impossible."""
     n = int(words[0])
     symbols = words[1 : 1 + n].astype(np.uint16).view(np.int16)
     frequencies = np.append(_unpack(words[1 + n :], n - 1), 0)
@@ -59,19 +59,19 @@ def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
     if stored >= TOTAL:
         raise ValueError(f"the frequencies sum to {stored} without the last one")
     if np.unique(symbols).size < n:
-        raise ValueError("a symbol comes twice")
+        raise ValueError("a symbol occurs twice")
     frequencies[-1] = TOTAL - stored
     return EntropyModel(symbols, frequencies)
 
 
 def store_model(model: EntropyModel) -> npt.NDArray[np.uint16]:
-    """Return a model as it is stored: the inverse of :func:`parse_model`."""
+    """Return a model of at least two symbols as words, the inverse of :func:`parse_model`."""
     head = np.array([model.symbols.size], np.uint16)
     symbols = model.symbols.view(np.uint16)
     return np.concatenate((head, symbols, _pack(model.frequencies[:-1])))
 
 
-# Three hexadecimal digits are a frequency, four a word; zeros on the left fill the first word.
+# A frequency is three hexadecimal digits, a word is four. Zeros on the left fill the first word.
 
 
 def _unpack(words: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
@@ -88,10 +88,11 @@ def _pack(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
 
 
 def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> EntropyModel:
-    """Choose the frequencies that store symbols in the fewest bits.
+    """Choose the frequencies that store symbols, given their counts, in the fewest bits.
 
-    Every symbol starts at one and its share of what is left, rounded down. The units that remain go
-    to the symbols that gain most; then single units move to where they gain more than they cost.
+    Every symbol gets one unit and its share of the others, rounded down. The remaining units go to
+    the symbols that gain most. Then single units move to where they gain more than they cost. The
+    symbols of the model are ordered by falling frequency.
     """
     n = symbols.size
     if n == 1:  # the coder needs two
@@ -110,7 +111,7 @@ def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> 
 
 
 def _balance(counts: npt.NDArray[np.int64], frequencies: npt.NDArray[np.int64]) -> None:
-    """Move units, in place, from where they cost least to where they gain most."""
+    """Move units of `frequencies`, in place, from where they cost least to where they gain most."""
     pairs = list(zip(counts.tolist(), frequencies.tolist(), strict=True))
     gains = np.array([_gain(*pair) for pair in pairs])
     losses = np.array([_loss(*pair) for pair in pairs])
@@ -126,25 +127,25 @@ def _balance(counts: npt.NDArray[np.int64], frequencies: npt.NDArray[np.int64]) 
             losses[i] = _loss(counts[i].item(), frequencies[i].item())
 
 
-# math.log2 and not numpy's, whose last bit depends on the processor: ties decide the bytes written.
+# math.log2, because the last bit of numpy's depends on the processor and decides between ties.
 
 
 def _gain(count: int, frequency: int) -> float:
-    """Return the bits that one unit more would save."""
+    """Return the bits that one more unit would save."""
     if frequency == TOTAL - 1:
         return -math.inf
     return count * math.log2((frequency + 1) / frequency)
 
 
 def _loss(count: int, frequency: int) -> float:
-    """Return the bits that one unit less would cost."""
+    """Return the bits that one unit fewer would cost."""
     return math.inf if frequency == 1 else count * math.log2(frequency / (frequency - 1))
 
 
 def count_symbols(
     blocks: Iterable[npt.NDArray[Any]],
 ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """Count symbols."""
+    """Return the different symbols in int16 blocks, rising, and the count of each."""
     counts = np.zeros(1 << 16, np.int64)
     for block in blocks:
         counts += np.bincount(block.reshape(-1).view(np.uint16), minlength=1 << 16)

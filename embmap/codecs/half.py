@@ -11,22 +11,22 @@ from embmap.codecs import kernels
 
 __all__ = ["decode_half", "encode_half"]
 
-_BLOCK = 1 << 17  # items: few enough to stay in cache, enough that threads do not wait in line
+_BLOCK = 1 << 17  # items that fit into the cache and still keep threads from waiting often
 _FEW = 4096
-_PER_OPERATION = 6  # items that numpy decodes in the time of what kernels counts as an operation
+_PER_OPERATION = 6  # items that numpy decodes in the time of one operation of codecs.kernels
 _SCALE = np.float32(2.0**112)
 
 
 def decode_half(
     bits: npt.NDArray[np.uint16], out: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Return half-precision numbers as float32.
+    """Return half-precision numbers, given as uint16, as float32; NaN keeps its payload.
 
-    A half's exponent and fraction, shifted to where a float32 has them, are the number times
-    2**-112, which a multiplication mends for every finite number, subnormal ones included.
+    The exponent and fraction of a half, shifted to their places in a float32, give the number times
+    2**-112. A multiplication corrects this for every finite number, including subnormal ones.
     """
     out = np.empty(bits.shape, np.float32) if out is None else out
-    if bits.size < _FEW:  # numpy's own conversion gives the same bits; for a row it is faster
+    if bits.size < _FEW:  # numpy gives the same bits, faster for a single row
         out[...] = bits.view(np.float16)
         return out
     source, target = bits.reshape(-1), out.reshape(-1)
@@ -55,7 +55,7 @@ def decode_half(
 def encode_half(
     values: npt.NDArray[Any], *, allow_overflow: bool = False
 ) -> npt.NDArray[np.float16]:
-    """Round values to half precision, halves to even."""
+    """Round values to half precision, halves to even; raise ValueError for values too large."""
     with np.errstate(over="ignore"):
         halves = values.astype("<f2")
     if allow_overflow:

@@ -55,7 +55,7 @@ def segment_sums(
     for group in range(counts.size):
         out = sums[group]
         end = at + counts[group]
-        # Four rows at a time, added in the same order: their cache misses overlap.
+        # Four rows at a time, added in the same order, so that their cache misses overlap.
         while at + 4 <= end:
             first, second = array[rows[at]], array[rows[at + 1]]
             third, fourth = array[rows[at + 2]], array[rows[at + 3]]
@@ -140,7 +140,7 @@ def fasttext_hashes(
 
 
 def _reinterpreted(source: Any, target: Any) -> Any:
-    """Return a function that reads the bits of a number as one of another type."""
+    """Return a function that reinterprets the bits of a number as another type."""
 
     def bitcast(_typing: Any, _value: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -157,7 +157,7 @@ _bits_of = _reinterpreted(numba.float32, numba.uint32)
 
 @_compiled
 def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> None:
-    """Compute :func:`embmap.codecs.half.decode_half`, as bits of float32."""
+    """Compute :func:`embmap.codecs.half.decode_half` as the bits of float32."""
     scale = np.float32(2.0**112)
     for i in range(bits.size):
         half = np.uint32(bits[i])
@@ -182,7 +182,7 @@ def decode_affine(
 
 @numba.njit(inline="always")
 def _step(state: Any, entry: Any) -> Any:
-    """Take a symbol out of a state."""
+    """Return the state after a symbol is decoded."""
     frequency = np.uint32(entry >> np.uint64(16)) & np.uint32(0xFFFF)
     rest = (state & np.uint32(4095)) - np.uint32(entry >> np.uint64(32))
     return np.uint32((state >> np.uint32(12)) * frequency + rest)
@@ -190,7 +190,7 @@ def _step(state: Any, entry: Any) -> Any:
 
 @numba.njit(inline="always")
 def _refill(state: Any, position: Any, word: Any) -> Any:
-    """Shift a word into a state that has become too low, and go to the next one."""
+    """Shift a word into a state that has become too low, and advance the position."""
     low = state < np.uint32(0x10000)
     refilled = np.uint32(state << np.uint32(16)) | np.uint32(word)
     return (refilled if low else state), position + np.int64(low)
@@ -210,7 +210,7 @@ def decode_ans(
     n_lanes, n = out.shape
     last = words.size - 1
     done = 0
-    # Four lanes at a time, without a branch: while one waits for its table another multiplies.
+    # Four lanes at a time, without a branch: one multiplies while another waits for its table.
     while done + 4 <= n_lanes:
         m0, m1, m2, m3 = which[done], which[done + 1], which[done + 2], which[done + 3]
         t0, t1, t2, t3 = slots[m0], slots[m1], slots[m2], slots[m3]
@@ -277,7 +277,7 @@ def table_sums(
     for i in range(len(tables)):
         table, out = tables[i], sums[i]
         row = 0
-        # Four rows at a time: no addition waits for the one before it.
+        # Four rows at a time, so that no addition waits for the previous one.
         while row + 4 <= n_rows:
             first, second = codes[row], codes[row + 1]
             third, fourth = codes[row + 2], codes[row + 3]

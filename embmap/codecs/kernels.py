@@ -1,9 +1,9 @@
-"""Picks numpy or numba for the loops that numpy cannot express well.
+"""Chooses between numpy and numba for the loops that numpy cannot express well.
 
-numba costs a third of a second to import, so it is loaded only once the work asked for so far would
-have paid for it. The environment variable EMBMAP_KERNELS decides otherwise: "numpy" never loads it,
-"numba" loads it at once and insists on it. Both give identical results. A child forked in the
-middle of loading stays with numpy.
+Importing numba takes a third of a second, so it is loaded only when the work so far would have
+repaid that. The environment variable EMBMAP_KERNELS overrides this: "numpy" never loads it, "numba"
+loads it at once and raises ImportError without it. Both give identical results. A child that is
+forked while numba loads stays with numpy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORTH_LOADING = 50_000_000
 """Operations, of 6 ns each in numpy, after which compiled loops have repaid loading them."""
 
 CHOICE = os.environ.get("EMBMAP_KERNELS", "")
-"""What the environment asks for, read once: "", "numpy" or "numba"."""
+"""The value of EMBMAP_KERNELS, read once: "", "numpy" or "numba"."""
 
 _done = 0
 _jit: ModuleType | None = None
@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def jit_for(n_operations: int) -> ModuleType | None:
-    """Return the module of compiled kernels, or None when numpy is to do the work."""
+    """Return the module of compiled kernels, or None if numpy does this many operations."""
     global _done, _jit, _failed, _importing
     if _jit is not None or CHOICE == "numpy" or _cut_off:
         return _jit

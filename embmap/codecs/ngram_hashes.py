@@ -1,8 +1,8 @@
 """Hashes of the n-grams of many words at once.
 
-N-grams run over the code points of a word between its brackets: for each start from the longest to
-the shortest. The words come as one array of code points; every n-gram length is one vectorised
-pass over all the starts. ``embmap.codecs.jit`` has the same functions compiled.
+N-grams consist of the code points of a word with its brackets. They are ordered by their start, and
+for each start from the longest to the shortest. All words together are one array of code points.
+:mod:`embmap.codecs.jit` has the same functions compiled.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _BYTE = np.uint32(255)
 _ZERO = np.zeros(1, np.int64)
 _MASK64 = (1 << 64) - 1
 _FNV64_FACTORS = [np.uint64(pow(FNV64_PRIME, power, 1 << 64)) for power in range(5)]
-_PLANNED = 64  # code points; longer words are rare and their plans large
+_PLANNED = 64  # code points of the longest word with a plan; longer words are rare
 _Plan = tuple[
     npt.NDArray[np.uint64],
     list[tuple[int, npt.NDArray[np.int64]]],
     npt.NDArray[np.int64],
     npt.NDArray[np.int64],
 ]
-_OPERATIONS = 100  # a start of n-grams of the usual three to six code points
+_OPERATIONS = 100  # for one start of n-grams of three to six code points
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Text:
     points : numpy.ndarray
         Shape (code points,), uint32.
     ends : numpy.ndarray
-        Shape (words,), int64: where each word ends in `points`.
+        Shape (words,), int64: the end of each word in `points`.
     """
 
     points: npt.NDArray[np.uint32]
@@ -60,12 +60,12 @@ class Text:
 
     @classmethod
     def of(cls, words: list[str]) -> Text:
-        """Lay words end to end."""
+        """Return words, without surrogates, laid end to end."""
         points = np.frombuffer("".join(words).encode("utf-32-le"), "<u4")
         return cls(points, np.fromiter(accumulate(map(len, words)), np.int64, len(words)))
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return how long the words are."""
+        """Return the lengths of the words in code points: (words,) int64."""
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths
@@ -74,7 +74,7 @@ class Text:
 def ngram_bounds(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where every n-gram starts and how long it is."""
+    """Return the start and size of every n-gram in code points, and their number per word."""
     points = np.arange(text.points.size)
     lengths = text.lengths()
     longest = np.minimum(np.repeat(text.ends, lengths) - points, max_n)
@@ -92,7 +92,10 @@ def ngram_bounds(
 def bucket_hashes(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Hash n-grams as finalfusion's buckets do: FNV-1a 64 over length and code points."""
+    """Hash n-grams as finalfusion's buckets do: FNV-1a 64 over length and code points.
+
+    Returns the hashes (n-grams,) uint64, and the number of n-grams per word.
+    """
     jit = kernels.jit_for(_OPERATIONS * text.points.size)
     if jit is not None:
         compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
@@ -115,7 +118,7 @@ def bucket_hashes(
 def _byte_planes(
     points: npt.NDArray[np.uint32],
 ) -> list[tuple[npt.NDArray[np.uint64], np.uint64]]:
-    """Return the bytes of code points, lowest first, each with what to multiply by after it.
+    """Return the bytes of code points, lowest first, each with the factor that follows it.
 
     A byte of zero only multiplies, so the upper bytes of small code points become one product.
     """
@@ -128,7 +131,7 @@ def _byte_planes(
 def _bucket_hashes_of_one(
     points: npt.NDArray[np.uint32], min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Hash the n-grams of one word: what depends on its length alone is computed once."""
+    """Hash the n-grams of one word by a plan, which depends only on the length of the word."""
     basis, steps, order, per_word = _plan(points.size, min_n, max_n)
     planes = _byte_planes(points)
     hashes = basis.copy()
@@ -144,8 +147,8 @@ def _bucket_hashes_of_one(
 def _plan(length: int, min_n: int, max_n: int) -> _Plan:
     """Return how to hash the n-grams of a word of one length, the longest n-grams first.
 
-    These are what each starts from; for each step how many n-grams still go on and where their
-    next code points are; the order to put the results into; and their number.
+    A plan consists of the first value of each hash; for each step the number of n-grams that go on
+    and the places of their next code points; the order of the results; and their number.
     """
     text = Text(np.zeros(length, np.uint32), np.array([length]))
     starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
@@ -160,7 +163,7 @@ def _plan(length: int, min_n: int, max_n: int) -> _Plan:
 def _at(
     starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], j: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return where the j-th code point of each n-gram is, and which n-grams have one."""
+    """Return the place of the j-th code point of each n-gram, and which n-grams are that long."""
     going = sizes > j
     return starts + j * going, going
 
@@ -176,7 +179,10 @@ def _fnv64_of_length(n: int) -> int:
 def fasttext_hashes(
     text: Text, min_n: int, max_n: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Hash n-grams as fastText does: FNV-1a 32 over sign-extended bytes of UTF-8."""
+    """Hash n-grams as fastText does: FNV-1a 32 over sign-extended bytes of UTF-8.
+
+    Returns the hashes (n-grams,) uint32, and the number of n-grams per word.
+    """
     data, offsets = _utf8(text)
     jit = kernels.jit_for(_OPERATIONS * text.points.size)
     if jit is not None:
@@ -195,7 +201,7 @@ def fasttext_hashes(
 
 
 def _utf8(text: Text) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the text as UTF-8, and where each code point starts and the last one ends."""
+    """Return the text as UTF-8, and the offsets of the code points and of its end."""
     data = np.frombuffer(text.points.tobytes().decode("utf-32-le").encode(), np.uint8)
     points = text.points
     sizes = 1 + (points > 0x7F).astype(np.int64) + (points > 0x7FF) + (points > 0xFFFF)
@@ -208,14 +214,17 @@ def murmur3_lanes(
     sizes: npt.NDArray[np.int64],
     seed: int,
 ) -> npt.NDArray[np.uint32]:
-    """Hash parts of a text as floret does: MurmurHash3 x64 128 over UTF-8."""
+    """Hash parts of a text as floret does: MurmurHash3 x64 128 over UTF-8.
+
+    Returns (parts, 4) uint32: the low and high halves of h1, then of h2.
+    """
     data, offsets = _utf8(text)
     begins, stops = offsets[starts], offsets[starts + sizes]
     lengths = stops - begins
     lanes = np.empty((starts.size, 2), np.uint64)
     for n_blocks in np.unique(lengths // 16).tolist():
         chosen = np.flatnonzero(lengths // 16 == n_blocks)
-        # Zero bytes after the tail leave its hash as it is, so that every tail is 16 bytes long.
+        # Zero bytes after the tail do not change its hash, so every tail can be 16 bytes long.
         at = begins[chosen, np.newaxis] + np.arange(16 * (n_blocks + 1))
         inside = at < stops[chosen, np.newaxis]
         padded = np.zeros(at.shape, np.uint8)

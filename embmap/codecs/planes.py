@@ -1,8 +1,8 @@
-"""Byte planes: float32 numbers whose bytes are looked up in a dictionary for each of four planes.
+"""Byte planes: float32 numbers as four planes of bytes, each with a dictionary of its own.
 
-A payload is the number of values, the bits of a code in each plane, and for each plane, the least
-significant byte first, its dictionary and the codes, packed with the most significant bit first.
-Any range of values can be decoded without those before it.
+A payload contains the number of values, the bits of a code in each plane, and then for each plane,
+from the least significant byte on, the dictionary and the codes, packed from the most significant
+bit on. Any range of values can be decoded without the values before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Planes", "PlanesEncoder", "check_size", "decode_planes", "parse_plan
 
 @dataclass(frozen=True)
 class Planes:
-    """Where the parts of a payload are.
+    """Offsets of the parts of a payload.
 
     Attributes
     ----------
@@ -39,21 +39,21 @@ class Planes:
 
 
 def check_size(head: bytes, nbytes: int, n: int) -> None:
-    """Refuse a payload that cannot hold some number of values, from its first bytes alone."""
+    """Raise ValueError if a payload, judged by its first 4 bytes, cannot hold `n` values."""
     if len(head) < 4:
-        raise ValueError("the payload ends in its head")
+        raise ValueError("the payload ends inside its head")
     if int.from_bytes(head, "little") != n:
         raise ValueError(f"it holds {int.from_bytes(head, 'little')} values, not {n}")
     least = 8 + 4 * (2 + -(-n // 8) + bool(n))
     if nbytes < least:
-        raise ValueError(f"{n} values take {least} bytes at least, not {nbytes}")
+        raise ValueError(f"{n} values take at least {least} bytes, not {nbytes}")
 
 
 def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
-    """Parse the head of a payload."""
+    """Return the parts of a payload; raise ValueError unless they fill it exactly."""
     size = payload.size
     if size < 8:
-        raise ValueError("the payload ends in its head")
+        raise ValueError("the payload ends inside its head")
     head = payload[:8].tobytes()
     n, bits = int.from_bytes(head[:4], "little"), tuple(head[4:8])
     position = 8
@@ -75,12 +75,12 @@ def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
 def decode_planes(
     payload: npt.NDArray[np.uint8], planes: Planes, start: int, stop: int
 ) -> npt.NDArray[np.float32]:
-    """Decode a range of values."""
+    """Return the values of a range: (stop - start,) float32, bit for bit as they were encoded."""
     values = np.empty((stop - start, 4), np.uint8)
     for plane, width in enumerate(planes.bits):
         places = np.arange(start, stop, dtype=np.int64) * width
         first = planes.codes[plane] + (places >> 3)
-        # A code lies in two bytes at the most; behind the last one any byte will do.
+        # A code lies in at most two bytes. After the last byte of the payload any byte will do.
         window = payload[first].astype(np.uint16) << np.uint16(8)
         window |= payload[np.minimum(first + 1, payload.size - 1)]
         shift = (16 - width - (places & 7)).astype(np.uint16)
@@ -93,22 +93,26 @@ def decode_planes(
 
 
 class PlanesEncoder:
-    """Encodes values in byte planes, to the bit; a first pass over them finds the dictionaries."""
+    """Encodes values in byte planes without loss; a first pass collects the dictionaries."""
 
     def __init__(self) -> None:
         self._n = 0
         self._seen = np.zeros((4, 256), np.bool_)
 
     def see(self, values: npt.NDArray[np.float32]) -> None:
-        """Take notice of some of the values."""
+        """Add the bytes of some values to the dictionaries."""
         self._n += values.size
         for seen, letters in zip(self._seen, _letters(values).T, strict=True):
             seen |= np.bincount(letters, minlength=256) > 0
 
     def encode(self, again: Callable[[], Iterable[npt.NDArray[np.float32]]]) -> Iterator[bytes]:
-        """Return the payload of all values seen."""
+        """Yield the payload of all values seen, in parts.
+
+        `again` is called for each plane and returns the same values from the start, in pieces of a
+        multiple of 8 values, except for the last piece.
+        """
         if self._n >= 2**32:
-            raise ValueError(f"a chunk of {self._n} values; fewer than {2**32} are possible")
+            raise ValueError(f"a chunk must have fewer than {2**32} values, not {self._n}")
         dictionaries = [np.flatnonzero(seen).astype(np.uint8) for seen in self._seen]
         widths = [max(1, (max(each.size, 1) - 1).bit_length()) for each in dictionaries]
         yield self._n.to_bytes(4, "little") + bytes(widths)
@@ -120,11 +124,11 @@ class PlanesEncoder:
             bits = (codes[:, np.newaxis] >> shifts) & np.uint8(1)
             for values in again():
                 letters = _letters(values)[:, plane]
-                # Codes of eight bits are packed as they are.
+                # Codes of eight bits need no packing.
                 packed = codes.take(letters) if width == 8 else np.packbits(bits.take(letters, 0))
                 yield packed.tobytes()
 
 
 def _letters(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of values, the least significant first: shape (n, 4)."""
+    """Return the bytes of values, the least significant first: (n, 4) uint8."""
     return np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).reshape(-1, 4)

@@ -1,8 +1,9 @@
 """Product quantization: vectors stored as one byte for each of their parts.
 
-A vector of d numbers is cut into q parts; each part is the nearest of k centroids, and the file
-keeps the centroids (the codebooks) and their numbers (the codes). Decoding looks the centroids up,
-turns the result by a projection if there is one, and scales it by the row's norm if there is one.
+A vector of d numbers is cut into q parts, and each part is replaced by the nearest of k centroids.
+The file contains the centroids (the codebooks) and their numbers (the codes). Decoding looks the
+centroids up, multiplies by the projection if there is one, and scales by the row's norm if there is
+one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs import kernels
-from embmap.codecs.products import multiply
+from embmap.codecs.products import multiply, multiply_each
 
 __all__ = ["distance_tables", "reconstruct", "table_sums"]
 
-_SUMMED_ROWS = 4096  # their codes, widened to indices, stay in the second-level cache
-_BLOCK_ROWS = 256  # their parts and the output stay in the second-level cache
+_SUMMED_ROWS = 4096  # their codes as indices fit into the second-level cache
+_BLOCK_ROWS = 256  # their parts and the output fit into the second-level cache
 
 
 def reconstruct(
@@ -29,7 +30,11 @@ def reconstruct(
     norms: npt.NDArray[np.float32] | None = None,
     out: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Decode product-quantized rows."""
+    """Return the rows (n, d) of codes (n, q), float32; `out` must be contiguous.
+
+    `codebooks` has the shape (q, k, d / q), `projection` (d, d), `norms` (n,). A row has the same
+    bits whatever the other rows are. Raises IndexError for a code of k or more.
+    """
     q, k, part = codebooks.shape
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
@@ -46,7 +51,7 @@ def reconstruct(
     if projection is not None:
         for start in range(0, len(codes), _BLOCK_ROWS):
             turned = out[start : start + _BLOCK_ROWS]
-            turned[...] = multiply(turned, projection)
+            turned[...] = multiply_each(turned, projection)
     if norms is not None:
         out *= norms[:, np.newaxis]
     return out
@@ -57,9 +62,9 @@ def distance_tables(
     codebooks: npt.NDArray[np.float32],
     projection: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Return the dot products of vectors' parts with all centroids.
+    """Return the dot products of the parts of vectors (n, d) with all centroids: (n, q, k) float32.
 
-    The dot product of a vector with a row is the sum of the entries that the row's codes choose.
+    The dot product of a vector with a row is the sum of the entries that the row's codes select.
     """
     q, k, part = codebooks.shape
     vectors = vectors.astype(np.float32, copy=False)
@@ -75,7 +80,10 @@ def distance_tables(
 def table_sums(
     codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Return, for rows of codes, the sums of the table entries they choose."""
+    """Return the sums (n, rows) of the entries of tables (n, q, k) that codes (rows, q) select.
+
+    Entries are added from the first code to the last. Raises IndexError for a code of k or more.
+    """
     n, _, k = tables.shape
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
@@ -95,5 +103,5 @@ def table_sums(
 
 @lru_cache(16)
 def _bases(q: int, k: int) -> npt.NDArray[np.int64]:
-    """Return where the centroids of each part start among all of them: shape (q,)."""
+    """Return the index of the first centroid of each part among all centroids: (q,)."""
     return np.arange(0, q * k, k)

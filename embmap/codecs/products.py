@@ -1,9 +1,9 @@
-"""Products of vectors and matrices that BLAS computes in the thread that asks for them.
+"""Products of vectors and matrices that BLAS computes in the calling thread.
 
-BLAS shares a large product out among threads of its own. Many threads that ask at once then get in
-each other's way, and a child forked meanwhile waits for ever for a lock that one of them held. So
-large products are cut into pieces below the sizes from which BLAS does that, and
-:mod:`embmap.threads` shares out what is worth it.
+BLAS shares a large product among threads of its own. Many threads that call it at once then get in
+each other's way, and a child forked meanwhile waits for ever for a lock that one of them held.
+Therefore large products are cut into pieces below the sizes from which BLAS uses threads;
+:mod:`embmap.threads` distributes work that is worth it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import numpy.typing as npt
 
 from embmap.forking import delaying_forks
 
-__all__ = ["multiply", "vecdot"]
+__all__ = ["multiply", "multiply_each", "vecdot"]
 
 _PRODUCTS = 1 << 18  # multiplications up to which OpenBLAS multiplies matrices in one thread
+_VECTOR_PRODUCTS = 1 << 13  # the same for a matrix and a vector: OpenBLAS takes 9215 in one thread
 _LONGEST = 1 << 13  # elements of a dot product: OpenBLAS takes 10000 in one thread
-_DEEPEST = 1 << 11  # the same for products of matrices, which are slower with few rows in a piece
-_FEW = 4  # rows on the left that are cheaper as dot products
+_DEEPEST = 1 << 11  # columns of a piece: with more columns and fewer rows it would be slower
+_FEW = 4  # rows on the left for which dot products are faster
 
 
 def vecdot(
     left: npt.NDArray[Any], right: npt.NDArray[Any], *, dtype: npt.DTypeLike | None = None
 ) -> npt.NDArray[Any]:
-    """Return the dot products of vectors along the last axis, as :func:`numpy.vecdot` does."""
+    """Return the dot products of vectors along the last axis, as :func:`numpy.vecdot` does.
+
+    Float32 or float64; `dtype` is the type to compute in, by default the vectors' own.
+    """
     k = left.shape[-1]
     if k <= _LONGEST:
         products = np.vecdot(left, right, dtype=dtype)
@@ -40,7 +44,7 @@ def vecdot(
 def multiply(
     left: npt.NDArray[Any], right: npt.NDArray[Any], *, out: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[Any]:
-    """Return the dot products of all rows of two matrices: ``left @ right.T``."""
+    """Return ``left @ right.T`` for float matrices (m, k) and (n, k) of one dtype: shape (m, n)."""
     m, k = left.shape
     if m <= _FEW:
         products = vecdot(right, left[:, np.newaxis])
@@ -66,8 +70,32 @@ def multiply(
     return products
 
 
+def multiply_each(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ``left @ right.T``, where the bits of a row do not depend on the other rows.
+
+    The order in which BLAS adds up depends on the shapes. Here every row on the left is a product
+    of its own, by the same pieces of `right`.
+    """
+    m, (n, k) = len(left), right.shape
+    n_pieces = -(-n * k // _VECTOR_PRODUCTS)
+    per_piece = -(-n // max(n_pieces, 1))
+    if per_piece < 2 or m == 0:
+        return vecdot(right, left[:, np.newaxis])
+    products = np.empty((m, n), left.dtype)
+    end = n // per_piece * per_piece
+    columns = left[:, :, np.newaxis]
+    with delaying_forks():  # as in multiply
+        # One piece after the other, by all rows: it stays in the cache.
+        stack = right[:end].reshape(-1, 1, per_piece, k)
+        out = products[:, :end].reshape(m, -1, per_piece, 1).swapaxes(0, 1)
+        np.matmul(stack, columns, out=out)
+        if end < n:
+            np.matmul(right[end:], columns, out=products[:, end:, np.newaxis])
+    return products
+
+
 def _multiply(left: npt.NDArray[Any], right: npt.NDArray[Any], products: npt.NDArray[Any]) -> None:
-    """Multiply a few rows with all others, as many of these at once as stay in one thread."""
+    """Multiply a few rows with all rows on the right, in pieces that stay in one thread."""
     m, k = left.shape
     at_once = max(_PRODUCTS // max(m * k, 1), 1)
     n_whole = len(right) // at_once

@@ -20,7 +20,8 @@ from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
 from embmap.vectors.bfloat import BFloat16Matrix
-from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.dense import dense_matrix
+from embmap.vectors.matrix import Matrix
 
 __all__ = ["SAFETENSORS_DTYPES", "read_npy", "read_npz", "read_safetensors"]
 

@@ -21,7 +21,8 @@ from embmap.conversion.words import WordTable
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
-from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.dense import dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import segment_sums
 from embmap.words.subwords import FastTextIndexer
 

@@ -1,1 +1,1 @@
-"""Which rows are near a vector: exact and approximate search, similarity of words."""
+"""Search for the rows nearest to a vector: exact, approximate, and by words."""

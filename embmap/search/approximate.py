@@ -1,8 +1,8 @@
-"""Approximate search: a graph over the rows beside the data, FILE.usearch, mapped when it is used.
+"""Approximate search: a graph over the rows in FILE.usearch beside the data, mapped on first use.
 
-The graph is usearch's; behind it stand 64 bytes that name the data it belongs to by size,
-modification time and count, so that one of other data is refused. It only proposes rows: they are
-compared exactly afterwards. Needs the extra "ann".
+usearch writes the graph. The 64 bytes that follow it identify its data by size, modification time
+and number of rows, so that the index of other data is refused. The graph only proposes rows, which
+are then compared exactly. Needs the extra "ann".
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from embmap.threads import n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
 
-__all__ = ["SUFFIX", "ApproximateIndex", "build"]
+__all__ = ["SUFFIX", "ApproximateIndex", "build_index"]
 
 SUFFIX = ".usearch"
 MAGIC = b"EMBU\r\n\x1a\n"
 VERSION = 1
 _TRAILER = struct.Struct("<8sIIQqQQQQ")  # magic, version, dim, size, time, rows, graph, 0, checksum
-_AT_ONCE = 1 << 14  # rows handed to usearch together
-_PROPOSED = 4  # rows for each that is asked for
-_FILLED = 1 << 20  # bytes
-_LEAST = 64  # rows that are proposed at the least
+_AT_ONCE = 1 << 14  # rows passed to usearch together
+_PROPOSED = 4  # proposed rows for each result
+_FILLED = 1 << 20  # zeros per write, to see the error of a failed write
+_LEAST = 64  # smallest number of proposed rows
 
 
 class ApproximateIndex:
-    """A graph over the rows of a file, mapped."""
+    """A mapped graph over the first `shape[0]` rows of the file `data`."""
 
     def __init__(self, path: Path, data: ByteSource, shape: tuple[int, int]) -> None:
         usearch = _usearch()
         self._path = path
         self._n_rows = shape[0]
-        # The graph is searched in this map, which it keeps open: usearch cannot open every path.
+        # The graph is searched in our own map, because usearch cannot open every path.
         mapped = self._checked(data, shape)
         try:
             graph = usearch.Index.restore(mapped.array(0, np.uint8, mapped.nbytes), view=True)
         except (RuntimeError, ValueError) as error:
-            raise self._stale(f"usearch refuses it: {error}") from None
+            raise self._stale(f"usearch cannot read it: {error}") from None
         if graph is None or graph.ndim != shape[1] or len(graph) > shape[0]:
-            raise self._stale("its graph is about other rows")
+            raise self._stale("its graph covers other rows")
         self._graph = graph
         self._mapped = mapped
 
@@ -65,7 +65,7 @@ class ApproximateIndex:
             mapped = open_mapped(self._path)
         except FileNotFoundError:
             raise StaleIndexError(
-                f"{self._path}: there is no approximate index; build one with build_ann()"
+                f"{self._path}: there is no approximate index; build it with build_ann()"
             ) from None
         except OSError as error:
             raise self._stale(f"cannot be opened: {error.strerror}") from None
@@ -74,7 +74,7 @@ class ApproximateIndex:
         nbytes = mapped.nbytes
         trailer = mapped.read(max(nbytes - _TRAILER.size, 0), min(nbytes, _TRAILER.size))
         if len(trailer) < _TRAILER.size or not trailer.startswith(MAGIC):
-            raise self._stale("it does not end as an approximate index of embmap")
+            raise self._stale("it is not an approximate index of embmap")
         _, version, dim, size, mtime, n_rows, graph_nbytes, _, checksum = _TRAILER.unpack(trailer)
         if version != VERSION:
             raise self._stale(f"version {version}; this embmap reads {VERSION}")
@@ -89,7 +89,10 @@ class ApproximateIndex:
     def candidates(
         self, units: npt.NDArray[Any], n: int, excluded: list[npt.NDArray[np.int64]]
     ) -> list[npt.NDArray[np.int64]]:
-        """Return rows that are probably among the nearest."""
+        """Return, for each unit vector (m, dim), rows that are probably among the `n` nearest.
+
+        Rows are int64, each once, without the excluded ones; usually more than `n`.
+        """
         found = []
         for unit, left_out in zip(units.astype(np.float32), excluded, strict=True):
             wanted = min(max(_PROPOSED * n, _LEAST) + len(left_out), max(len(self._graph), 1))
@@ -102,13 +105,13 @@ class ApproximateIndex:
         return found
 
 
-def build(
-    path: Path, data: ByteSource, matrix: Matrix, n_rows: int, progress: Progress | None
+def build_index(
+    path: Path, data: ByteSource, matrix: Matrix, n_rows: int, *, progress: Progress | None
 ) -> None:
     """Write an approximate index over the first rows of a matrix.
 
-    Rows without a length and rows that are not finite are left out. The graph holds the others in
-    half precision, in memory until it is written.
+    Rows of zeros and rows that are not finite are left out. The graph stores rows in half precision
+    and stays in memory until it is written.
     """
     dim = matrix.shape[1]
     graph = _usearch().Index(ndim=dim, metric="cos", dtype="f16")
@@ -130,7 +133,7 @@ def build(
 
 
 def _save(graph: Any, out: BinaryIO, path: Path) -> None:
-    """Write a graph to a temporary file; usearch does it without holding a copy in memory."""
+    """Let usearch write a graph to a temporary file, which needs no copy in memory."""
     failed = None
     for _ in range(2):
         failed = None
@@ -141,10 +144,10 @@ def _save(graph: Any, out: BinaryIO, path: Path) -> None:
         missing = graph.serialized_length - out.seek(0, os.SEEK_END)
         if failed is None and not missing:
             return
-        # usearch does not say what the system refused. Writing on where it stopped does.
+        # usearch does not report why a write failed. Writing further shows it, as an OSError.
         out.writelines(bytes(min(_FILLED, missing - done)) for done in range(0, missing, _FILLED))
         out.flush()
-        # Nothing is refused now: a signal interrupted the write, which usearch does not repeat.
+        # No error: a signal interrupted the write, and usearch does not repeat it.
     raise OSError(errno.EIO, f"usearch cannot write it: {failed}", str(path))
 
 

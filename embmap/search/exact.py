@@ -1,49 +1,41 @@
 """Exact nearest rows of a matrix, found in one pass over its blocks.
 
-Every row is scored in the matrix's own precision; the rows that rounding leaves in doubt are scored
-again in float64, so that ranks, scores and ties are the same whatever the blocks, threads, back end
-or kernels were. Quantized rows are scored from their codes. Memory stays bounded by the blocks.
+Every row is scored in the matrix's own precision. Rows whose rank rounding leaves in doubt are
+scored again in float64, so that ranks, scores and ties do not depend on blocks, threads, back end
+or kernels. Quantized rows are scored from their codes. Memory is bounded by the size of the blocks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.products import multiply, vecdot
+from embmap.search.queries import Metric
 from embmap.threads import in_parallel, n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 
-__all__ = ["ExactSearch", "Metric", "checked_metric", "lengths_of", "units_of"]
-
-Metric = Literal["cosine", "dot", "euclidean"]
+__all__ = ["ExactSearch", "measure_lengths", "scale_to_units"]
 
 _BLOCK_NBYTES = 1 << 23
-_SCORES = 1 << 17  # scores of a block whose rows are multiplied where they lie
-_QUERIES = 512  # answered in one pass over the matrix
-_FEW = 24  # queries for which sums of table entries cost less than decoding rows
+_SCORES = 1 << 17  # scores of a block whose rows need no copy
+_QUERIES = 512  # most queries in one pass over the matrix
+_FEW = 24  # most queries for which sums of table entries cost less than decoding rows
 _PARALLEL = 1 << 20  # multiplications from which a second thread pays
-_POOL = 1 << 12  # candidates that are kept without looking whether they are still needed
-_PAIRS = 1 << 10  # rows scored again at once
-_LOW, _HIGH = 1e-15, 1e15  # lengths whose squares and products float32 holds
-_SMALLER = 2.0**-600  # times any float64: what is then squared or added up does not overflow
-_ROUNDING = 2.0**-21  # generous, times dim: what a product of unit vectors may be wrong by
-
-
-def checked_metric(metric: str) -> Metric:
-    """Return the name of a metric if there is one of that name."""
-    if metric not in get_args(Metric):
-        raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, not {metric!r}")
-    return cast(Metric, metric)
+_POOL = 1 << 12  # candidates collected before superfluous ones are dropped
+_PAIRS = 1 << 10  # rows scored again together
+_LOW, _HIGH = 1e-15, 1e15  # range of lengths whose squares and products fit into float32
+_SMALLER = 2.0**-600  # a factor after which no float64 overflows when squared or added up
+_ROUNDING = 2.0**-21  # times dim, a generous bound of the error of a product of unit vectors
 
 
 class ExactSearch:
-    """Searches the first rows of a matrix. Keeps their lengths: four bytes a float32 row."""
+    """Searches the first `n_rows` rows of a matrix. Keeps their lengths, 4 bytes a float32 row."""
 
     def __init__(self, matrix: Matrix, n_rows: int) -> None:
         self._matrix = matrix
@@ -58,7 +50,11 @@ class ExactSearch:
         metric: Metric = "cosine",
         excluded: Sequence[npt.NDArray[np.int64]] | None = None,
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Return the rows nearest to each of some vectors."""
+        """Return the int64 rows nearest to each finite query (m, dim), and their float64 scores.
+
+        Sorted by falling score, then rising row; `excluded` and rows that are not finite are left
+        out. A score is a cosine (0 for a length of 0), a dot product, or minus a distance.
+        """
         found = []
         for first in range(0, len(queries), _QUERIES):
             part = slice(first, first + _QUERIES)
@@ -69,7 +65,7 @@ class ExactSearch:
     def scored(
         self, queries: npt.NDArray[Any], n: int, rows: Sequence[npt.NDArray[np.int64]]
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Return the nearest of given rows, by their cosine."""
+        """Return the nearest of given rows (for each query different ones) by their cosine."""
         ranking = _Ranking(self._matrix, queries, n, "cosine")
         which = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
@@ -96,7 +92,7 @@ class ExactSearch:
         left_out = _LeftOut(excluded)
 
         def work(span: tuple[int, int]) -> None:
-            with np.errstate(all="ignore"):  # what overflows is scored again
+            with np.errstate(all="ignore"):  # rows that overflow are scored again
                 for start in range(*span, per_block):
                     stop = min(start + per_block, span[1])
                     products, measured = scan.block(start, stop, known is None)
@@ -113,7 +109,7 @@ class ExactSearch:
         return ranking.settled()
 
     def _in_place(self, matrix: Matrix) -> bool:
-        """Whether rows are multiplied where they lie, so that a block costs only its scores."""
+        """Whether BLAS can multiply the rows in the map, so that a block costs only its scores."""
         stored = matrix.codes if isinstance(matrix, ProductMatrix) else matrix
         array = stored.mapped()
         dtype = np.uint8 if stored is not matrix else self._dtype
@@ -121,10 +117,10 @@ class ExactSearch:
 
 
 class _Ranking:
-    """The best rows seen so far for each query, and those that rounding leaves in doubt.
+    """The best rows so far for each query, and the rows that rounding leaves in doubt.
 
-    While rows are scanned, a score is a number that rises as the metric says, computed with the
-    query scaled to unit length; `slack` is what rounding may have changed it by.
+    During the scan, a score is a number that orders rows as the metric does, computed with the
+    query scaled to unit length; `slack` bounds its rounding error.
     """
 
     def __init__(self, matrix: Matrix, queries: npt.NDArray[Any], n: int, metric: Metric) -> None:
@@ -132,8 +128,8 @@ class _Ranking:
         self._metric = metric
         self.n = n
         self._queries = queries.astype(np.float64)
-        self._lengths = lengths_of(self._queries)
-        self.units = units_of(self._queries)
+        self._lengths = measure_lengths(self._queries)
+        self.units = scale_to_units(self._queries)
         self._floors = np.full(len(queries), -np.inf)
         self._slack = _ROUNDING * (matrix.shape[1] + 8)
         self._pool: list[tuple[npt.NDArray[Any], ...]] = []
@@ -144,7 +140,7 @@ class _Ranking:
     def scores(
         self, products: npt.NDArray[Any], lengths: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the most that rows may score, written over `products`, and the slack in it."""
+        """Return upper bounds of the scores, written over `products`, and their slack."""
         dtype = products.dtype
         slack = np.full(1, self._slack, dtype)
         if self._metric == "cosine":
@@ -175,9 +171,9 @@ class _Ranking:
         hits = np.flatnonzero(scores >= floors)
         if not hits.size:
             return
-        if hits.size > 4 * self.n * m and n_rows > self.n:  # this block alone tells more
+        if hits.size > 4 * self.n * m and n_rows > self.n:  # better floors from this block
             lower = scores - 2 * slack
-            lower[~(lower > -np.inf)] = -np.inf  # those that are NaN as well
+            lower[~(lower > -np.inf)] = -np.inf  # NaN as well
             nth = np.partition(lower, n_rows - self.n, axis=1)[:, n_rows - self.n]
             hits = np.flatnonzero(scores >= np.maximum(floors, nth[:, np.newaxis]))
             with self._lock:
@@ -203,7 +199,7 @@ class _Ranking:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Drop the candidates that enough others are better than."""
+        """Drop candidates that are worse than `n` others."""
         which, rows, upper, lower = map(np.concatenate, zip(*self._pool, strict=True))
         order = np.lexsort((-lower, which))
         counts = np.bincount(which, minlength=len(self.units))
@@ -213,10 +209,10 @@ class _Ranking:
         kept = np.flatnonzero(upper >= self._floors[which])
         self._pool = [(which[kept], rows[kept], upper[kept], lower[kept])]
         self._n_pool = kept.size
-        if self._n_pool > self._limit // 2:  # ties, mostly: exact scores tell which stay
+        if self._n_pool > self._limit // 2:  # mostly ties: exact scores decide
             which, rows, exact, _ = self._best()
             bounds = self._as_scanned(which, exact)
-            known = np.isfinite(bounds)  # scores that float64 cannot hold bound nothing
+            known = np.isfinite(bounds)  # an infinite score bounds nothing
             upper, lower = np.where(known, bounds, np.inf), np.where(known, bounds, -np.inf)
             self._pool, self._n_pool = [(which, rows, upper, lower)], rows.size
             full = np.flatnonzero(np.bincount(which, minlength=len(self.units)) >= self.n)
@@ -233,7 +229,7 @@ class _Ranking:
             part = slice(first, first + _PAIRS)
             exact[part] = self._exact(which[part], rows[part])
             huge = first + np.flatnonzero(np.isinf(exact[part]))
-            if huge.size:  # scores that float64 cannot hold, ranked all the same
+            if huge.size:  # too large for float64: rank scaled scores
                 beyond[huge] = self._exact(which[huge], rows[huge], _SMALLER)
         order = np.lexsort((rows, -beyond, -exact, which))
         order = order[~np.isnan(exact[order])]
@@ -247,7 +243,7 @@ class _Ranking:
     ) -> npt.NDArray[np.float64]:
         """Return the scores of pairs of query and row, both times a factor; NaN for infinite rows.
 
-        What overflows on the way to a score that float64 can hold is computed of smaller numbers.
+        If an intermediate result overflows, the score is computed from smaller numbers.
         """
         vectors = self._matrix.take(rows).astype(np.float64) * factor
         scores: npt.NDArray[np.float64]
@@ -274,13 +270,13 @@ class _Ranking:
     ) -> npt.NDArray[np.float64]:
         """Return minus the distances of pairs, or their dot products."""
         if self._metric == "euclidean":
-            return -lengths_of(vectors - queries)
+            return -measure_lengths(vectors - queries)
         return cast("npt.NDArray[np.float64]", vecdot(vectors, queries))
 
     def _as_scanned(
         self, which: npt.NDArray[np.int64], exact: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Return exact scores as numbers that scores of the scan can be compared with."""
+        """Return exact scores converted to the scores of the scan."""
         lengths = self._lengths[which]
         if self._metric == "cosine":
             return exact
@@ -300,17 +296,17 @@ class _Ranking:
 
 
 class _Scan(Protocol):
-    """What multiplies the rows of a block with the queries."""
+    """Multiplies the rows of a block with the queries."""
 
     def block(
         self, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Return products (queries, rows) and, if they are to be measured, lengths (rows,)."""
+        """Return products (queries, rows), and lengths (rows,) if `measure` is true."""
         ...
 
 
 class _DenseScan:
-    """Multiplies rows as they are handed out; never more than a block of them."""
+    """Multiplies decoded or mapped rows, a block at a time."""
 
     def __init__(self, matrix: Matrix, units: npt.NDArray[Any]) -> None:
         self._matrix = matrix
@@ -320,9 +316,9 @@ class _DenseScan:
         self, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         rows = self._matrix[start:stop]
-        # A copy of the block where it is no array that BLAS takes.
+        # Copies the block if BLAS cannot use it as it is.
         rows = np.require(rows, self._units.dtype, ["A"])
-        return multiply(self._units, rows), lengths_of(rows) if measure else None
+        return multiply(self._units, rows), measure_lengths(rows) if measure else None
 
 
 class _ProductScan:
@@ -340,7 +336,7 @@ class _ProductScan:
 
 
 class _LeftOut:
-    """Rows that are no answer to a query."""
+    """The rows to leave out, for each query."""
 
     def __init__(self, excluded: Sequence[npt.NDArray[np.int64]]) -> None:
         sizes = [len(rows) for rows in excluded]
@@ -350,18 +346,18 @@ class _LeftOut:
         self._which = np.repeat(np.arange(len(sizes)), sizes)[order]
 
     def blank(self, scores: npt.NDArray[Any], start: int) -> None:
-        """Make the scores of the block's left out rows NaN."""
+        """Set the scores of excluded rows in a block to NaN."""
         first, last = np.searchsorted(self._rows, (start, start + scores.shape[1]))
         if last > first:
             scores[self._which[first:last], self._rows[first:last] - start] = np.nan
 
 
-def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the Euclidean lengths of rows."""
+def measure_lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the Euclidean lengths of rows: infinity on overflow, NaN for infinite rows."""
     with np.errstate(all="ignore"):
         squares = vecdot(vectors, vectors)
         lengths = np.sqrt(squares)
-        # Squares of small or large numbers vanish or overflow where their root would not.
+        # Squares of small or large numbers may vanish or overflow although the length does not.
         wrong = np.flatnonzero(~((squares > _LOW**2) & (squares < _HIGH**2)))
         if wrong.size:
             rows = vectors[wrong].astype(np.float64)
@@ -371,8 +367,8 @@ def lengths_of(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return cast("npt.NDArray[Any]", lengths)
 
 
-def units_of(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return rows scaled to unit length; those of zeros stay zeros."""
+def scale_to_units(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return rows scaled to unit length; rows of zeros stay zeros."""
     vectors, lengths = _shortened(vectors)
     units: npt.NDArray[np.float64] = vectors / np.where(lengths == 0, 1, lengths)[:, np.newaxis]
     return units
@@ -381,12 +377,12 @@ def units_of(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _shortened(
     vectors: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return rows and their lengths; rows longer than the largest float64 are shortened."""
-    lengths = lengths_of(vectors)
+    """Return rows and their lengths; rows whose length overflows float64 are scaled down."""
+    lengths = measure_lengths(vectors)
     beyond = np.isinf(lengths)
     if beyond.any():
         vectors = np.where(beyond[:, np.newaxis], vectors * _SMALLER, vectors)
-        lengths = lengths_of(vectors)
+        lengths = measure_lengths(vectors)
     return vectors, lengths
 
 

@@ -1,7 +1,7 @@
 """Which words are near: rankings by cosine, dot product or distance, analogies.
 
-:class:`Similarity` turns words into vectors and rows into words; :mod:`embmap.search.exact` finds
-the rows, and :mod:`embmap.approximate` proposes them where that is enough.
+:class:`Similarity` turns words into vectors and rows into words. :mod:`embmap.search.exact` finds
+the rows; for approximate search, :mod:`embmap.search.approximate` proposes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,35 +18,17 @@ import numpy.typing as npt
 from embmap.codecs.products import vecdot
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.search import approximate
-from embmap.search.approximate import ApproximateIndex
-from embmap.search.exact import ExactSearch, Metric, checked_metric, units_of
+from embmap.search.approximate import ApproximateIndex, build_index
+from embmap.search.exact import ExactSearch, scale_to_units
+from embmap.search.queries import Metric, Neighbor, Queries, check_finite
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["Metric", "Neighbor", "Similarity"]
-
-
-class Neighbor(NamedTuple):
-    """A word in a ranking.
-
-    Attributes
-    ----------
-    row : int
-        Its number.
-    word : str or None
-        The word; None in a file without words.
-    score : float
-        What it is ranked by: a cosine, a dot product, minus a distance, or how much one changed.
-    """
-
-    row: int
-    word: str | None
-    score: float
+__all__ = ["Similarity", "measure_cosine"]
 
 
 class Searched(Protocol):
-    """What a search asks of the file that it goes through: as :class:`embmap.EmbeddingFile`."""
+    """The part of :class:`embmap.EmbeddingFile` that a search uses."""
 
     @property
     def path(self) -> Path: ...
@@ -60,42 +42,49 @@ class Searched(Protocol):
 
 
 class Similarity:
-    """The words of an open file, compared. Keeps the lengths of their vectors once it needs them.
+    """Compares the words of an open file. Keeps the lengths of their vectors after the first use.
 
-    The file is handed to each call: kept here, it would keep itself alive.
+    Every call takes the file: a reference kept here would keep the file from being freed.
     """
 
     def __init__(self, words: Vocabulary | None, matrix: Matrix, beside: Path) -> None:
         self._beside = beside
         self._words = words
         self._dim = matrix.shape[1]
-        # Rows behind those of the words belong to subwords.
-        self.n_rows = len(matrix) if self._words is None else len(self._words)
+        # Further rows belong to subwords.
+        self.n_rows = len(matrix) if words is None else len(words)
         self._matrix = matrix
         self._search = ExactSearch(matrix, self.n_rows)
         self._approximate: ApproximateIndex | None = None
 
-    def most_similar(
+    def nearest(
         self,
         file: Searched,
-        query: Any,
+        queries: Queries,
         n: int,
-        metric: str,
+        *,
+        metric: Metric,
         exclude: Iterable[str | int] | None,
-        proposed: bool,
-    ) -> list[Any]:
-        """Answer :meth:`embmap.EmbeddingFile.most_similar`."""
-        words, vectors, alone = self._queries(file, query)
-        own = [None] * len(vectors) if words is None else [int(row) for row in file.find(words)]
-        if exclude is None:
-            excluded = [np.array([] if row is None or row < 0 else [row], np.int64) for row in own]
-        else:
+        approximate: bool,
+    ) -> list[list[Neighbor]]:
+        """Return the neighbors of each query."""
+        words, vectors = queries.words, queries.vectors
+        if vectors is None:
+            vectors = self._vectors(file, words or [])
+        if exclude is not None:
             excluded = [self._rows(file, exclude)] * len(vectors)
-        propose = self._proposing(file, metric) if proposed else None
-        found = self._nearest(vectors, n, metric, excluded, propose)
-        return found[0] if alone else found
+        elif words is not None:
+            excluded = [row[row >= 0] for row in file.find(words)[:, np.newaxis]]
+        else:
+            excluded = [np.empty(0, np.int64)] * len(vectors)
+        n = min(n, self.n_rows)
+        if not approximate:
+            return self._ranked(self._search.nearest(vectors, n, metric, excluded))
+        index = self._index(file, metric)
+        rows = index.candidates(scale_to_units(vectors), n, excluded)
+        return self._ranked(self._search.scored(vectors, n, rows))
 
-    def build_approximate(
+    def build_index(
         self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
     ) -> Path:
         """Write an approximate index and use it from now on."""
@@ -105,103 +94,48 @@ class Similarity:
         if not self.n_rows:
             raise ValueError(f"{file.path} has no words to index")
         data = file.mapped_files[0]
-        approximate.build(target, data, self._matrix, self.n_rows, progress)
+        build_index(target, data, self._matrix, self.n_rows, progress=progress)
         self._approximate = ApproximateIndex(target, data, (self.n_rows, self._dim))
         return target
 
-    def _proposing(self, file: Searched, metric: str) -> ApproximateIndex:
-        if checked_metric(metric) != "cosine":
-            raise ValueError(f"approximate search knows the cosine, not {metric}")
+    def _index(self, file: Searched, metric: Metric) -> ApproximateIndex:
+        if metric != "cosine":
+            raise ValueError(f"metric must be 'cosine' for an approximate search, not {metric!r}")
         if self._approximate is None:
             shape = self.n_rows, self._dim
             self._approximate = ApproximateIndex(self._beside, file.mapped_files[0], shape)
         return self._approximate
 
-    def analogy(self, file: Searched, a: Any, b: Any, c: Any, n: int) -> list[Any]:
-        """Answer :meth:`embmap.EmbeddingFile.analogy`."""
-        alone = all(isinstance(words, str) for words in (a, b, c))
-        asked = [[words] if isinstance(words, str) else list(words) for words in (a, b, c)]
-        m = len(asked[0])
-        if len(asked[1]) != m or len(asked[2]) != m:
-            raise ValueError(f"{m}, {len(asked[1])} and {len(asked[2])} words are no questions")
-        together = [word for words in asked for word in words]
-        units = units_of(self._vectors(file, together))
-        rows = file.find(together).reshape(3, m)
+    def complete(
+        self, file: Searched, questions: Sequence[Sequence[str]], n: int
+    ) -> list[list[Neighbor]]:
+        """Return the answers to analogies, given as all their a, all their b and all their c."""
+        m = len(questions[0])
+        words = [word for part in questions for word in part]
+        units = scale_to_units(self._vectors(file, words))
+        rows = file.find(words).reshape(3, m)
         excluded = [np.unique(part[part >= 0]) for part in rows.T]
         targets = units[m : 2 * m] - units[:m] + units[2 * m :]
-        found = self._nearest(targets, n, "cosine", excluded)
-        return found[0] if alone else found
+        found = self._search.nearest(targets, min(n, self.n_rows), "cosine", excluded)
+        return self._ranked(found)
 
-    def similarity(self, file: Searched, word1: str, word2: str) -> float:
-        """Return the cosine of two words' vectors."""
-        first, second = units_of(self._vectors(file, [word1, word2]))
-        return min(max(float(vecdot(first, second)), -1.0), 1.0)
-
-    def _nearest(
-        self,
-        vectors: npt.NDArray[np.float64],
-        n: int,
-        metric: str,
-        excluded: list[npt.NDArray[np.int64]],
-        propose: ApproximateIndex | None = None,
+    def _ranked(
+        self, found: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]
     ) -> list[list[Neighbor]]:
-        n = min(operator.index(n), self.n_rows)
-        if n < 0:
-            raise ValueError(f"there are no {n} words")
-        if propose is None:
-            found = self._search.nearest(vectors, n, checked_metric(metric), excluded)
-        else:
-            rows = propose.candidates(units_of(vectors), n, excluded)
-            found = self._search.scored(vectors, n, rows)
-        return [self._named(rows, scores) for rows, scores in found]
-
-    def _named(
-        self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]
-    ) -> list[Neighbor]:
         words = self._words
         return [
-            Neighbor(row, None if words is None else words[row], score)
-            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+            [
+                Neighbor(row, None if words is None else words[row], score)
+                for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+            ]
+            for rows, scores in found
         ]
 
-    def _queries(
-        self, file: Searched, query: Any
-    ) -> tuple[list[str] | None, npt.NDArray[np.float64], bool]:
-        """Return the words asked for, if they are words, their vectors, and whether it is one."""
-        if isinstance(query, str):
-            return [str(query)], self._vectors(file, [str(query)]), True
-        if query is None or isinstance(query, bytes | set | frozenset | dict):
-            raise TypeError(f"ask for a word, a vector, or lists of them, not {query!r}")
-        if isinstance(query, Iterable) and not isinstance(query, np.ndarray):
-            query = query if hasattr(query, "__array__") else list(query)
-            if len(query) and all(isinstance(item, str) for item in query):
-                return list(query), self._vectors(file, list(query)), False
-        if isinstance(query, list) and not query:
-            return None, np.empty((0, self._dim)), False
-        values = np.asarray(query)
-        if values.dtype.kind in "UTO" and values.ndim == 1:
-            words = [str(word) for word in values.tolist()]
-            return words, self._vectors(file, words), False
-        if values.dtype.kind not in "iuf" and values.dtype.name != "bfloat16":
-            raise TypeError("ask for a word, a vector, or lists of them")
-        vectors = np.atleast_2d(values).astype(np.float64)
-        if values.ndim not in (1, 2) or vectors.shape[1] != self._dim:
-            raise ValueError(
-                f"a vector must have the shape ({self._dim},), and several (m, {self._dim}), "
-                f"not {values.shape}"
-            )
-        return None, self._finite(vectors), values.ndim == 1
-
     def _vectors(self, file: Searched, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        return self._finite(file.batch(words).astype(np.float64))
-
-    def _finite(self, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        if not np.isfinite(vectors).all():
-            raise ValueError("nothing is near to a vector with values that are not finite")
-        return vectors
+        return check_finite(file.batch(words).astype(np.float64))
 
     def _rows(self, file: Searched, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
-        """Return the rows that words and row numbers mean; words that are not there mean none."""
+        """Return the rows of words and row numbers, each once; unknown words are left out."""
         if isinstance(exclude, str):
             raise TypeError("exclude takes a list of words or rows")
         asked = list(exclude)
@@ -210,6 +144,12 @@ class Similarity:
         wrong = [row for row in rows if not -self.n_rows <= row < self.n_rows]
         if wrong:
             raise IndexError(f"row {wrong[0]} of {self.n_rows}")
-        found = np.array([row % self.n_rows for row in rows], np.int64)
-        named = file.find(words) if words else np.empty(0, np.int64)
-        return np.unique(np.concatenate((found, named[named >= 0])))
+        numbers = np.array([row % self.n_rows for row in rows], np.int64)
+        of_words = file.find(words) if words else np.empty(0, np.int64)
+        return np.unique(np.concatenate((numbers, of_words[of_words >= 0])))
+
+
+def measure_cosine(pair: npt.NDArray[Any]) -> float:
+    """Return the cosine of two vectors, given as an array (2, dim)."""
+    first, second = scale_to_units(check_finite(pair.astype(np.float64)))
+    return min(max(float(vecdot(first, second)), -1.0), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from embmap.search.queries import METRICS
 from embmap.serve.representations import ARROW, JSON, NPY
 from embmap.serve.settings import Limits
 
@@ -157,7 +158,7 @@ def _lookup(limits: Limits) -> dict[str, Any]:
 
 
 def _similar(n: dict[str, Any]) -> dict[str, Any]:
-    metric = {"enum": ["cosine", "dot", "euclidean"], "default": "cosine"}
+    metric = {"enum": list(METRICS), "default": "cosine"}
     options = {"n": n, "metric": metric, "t": _INTEGER}
     vector = {"type": "array", "items": {"type": "number"}}
     return {

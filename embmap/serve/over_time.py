@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embmap.search.exact import lengths_of
+from embmap.search.exact import measure_lengths
 from embmap.serve.representations import Answer, as_numbers, json_answer
 from embmap.serve.request import Call, check_size, check_words, dynamic_file
 from embmap.serve.searches import neighbors_answer
@@ -25,7 +25,7 @@ def trajectory(call: Call) -> Answer:
     words = [word] if other is None else [word, other]
     found = file.batch(words).astype(np.float64)
     compared = found[0][:1] if other is None else found[1]
-    lengths = lengths_of(found[0]) * lengths_of(compared)
+    lengths = measure_lengths(found[0]) * measure_lengths(compared)
     with np.errstate(all="ignore"):
         cosines = np.vecdot(found[0], compared) / lengths
     facts = {

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from embmap.errors import UnknownWordError
-from embmap.search.similarity import Neighbor
+from embmap.search.queries import METRICS, Neighbor
 from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem
 from embmap.serve.representations import Answer, json_answer
 from embmap.serve.request import Call, asked_file, check_vectors, check_words
 
 __all__ = ["analogy", "complete", "neighbors_answer", "similar"]
-
-METRICS = ("cosine", "dot", "euclidean")
 
 
 def similar(call: Call) -> Answer:

@@ -1,1 +1,1 @@
-"""From a row to its numbers: matrices of every kind, blocks of rows, the quantizer."""
+"""From a row to its numbers: every kind of matrix, blocks of rows, the quantizer."""

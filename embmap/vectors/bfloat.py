@@ -1,4 +1,4 @@
-"""Rows of bfloat16, handed out as float32."""
+"""Rows of bfloat16 as float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BFloat16Matrix"]
 
 
 class BFloat16Matrix(Matrix):
-    """Rows of bfloat16 handed out as float32."""
+    """Rows stored as bfloat16 (the bits, uint16), returned as float32."""
 
     def __init__(self, stored: Matrix) -> None:
         self.shape = stored.shape

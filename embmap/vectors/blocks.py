@@ -1,4 +1,4 @@
-"""Vectors that come in blocks: whatever a writer is given, a few rows at a time."""
+"""Vectors as blocks of a few rows, from anything that a writer accepts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["Blocks", "blocks_of", "counted", "n_rows", "rechunked"]
+__all__ = ["Blocks", "count_rows", "rechunk", "report_rows", "split_blocks"]
 
 Blocks = npt.ArrayLike | Matrix | Iterable[npt.ArrayLike]
 _BLOCK_NBYTES = 1 << 22
-_PIECE_NBYTES = 1 << 19  # smaller blocks are put together: a call for each would cost more
+_PIECE_NBYTES = 1 << 19  # smaller blocks are joined, because every block costs a call
 
 
-def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
-    """Return vectors as two-dimensional blocks of bounded size."""
+def split_blocks(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
+    """Yield vectors as blocks (rows, columns) of bounded size, or the caller's own blocks."""
     if isinstance(vectors, Matrix):
         for _, block in vectors.blocks():
             yield block
@@ -33,17 +33,15 @@ def blocks_of(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
         for start in range(0, max(len(array), 1), rows):
             yield array[start : start + rows]
     elif isinstance(vectors, list | tuple) and vectors and np.ndim(vectors[0]) == 1:
-        yield from blocks_of(np.asarray(vectors))  # a list of rows is a matrix
+        yield from split_blocks(np.asarray(vectors))  # a list of rows is a matrix
     else:
         for item in vectors:  # type: ignore[union-attr]
             block = np.asarray(item)
             yield block[np.newaxis] if block.ndim == 1 else block
 
 
-def rechunked(
-    blocks: Iterable[npt.NDArray[Any]], rows: int
-) -> Iterator[Iterator[npt.NDArray[Any]]]:
-    """Return blocks of any sizes as chunks of one size, each of them piece by piece."""
+def rechunk(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[Iterator[npt.NDArray[Any]]]:
+    """Yield blocks of any sizes as chunks of `rows` rows, each of them piece by piece."""
     pieces = _pieces(blocks)
     rest = next(pieces, None)
 
@@ -61,7 +59,7 @@ def rechunked(
 
 
 def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-    """Return the same rows in pieces that are neither large nor, up to the last one, tiny."""
+    """Yield the same rows in pieces of bounded size; only the last piece may be tiny."""
     waiting: list[npt.NDArray[Any]] = []
     nbytes = n_before = 0
     kind: tuple[int, np.dtype[Any]] | None = None
@@ -72,8 +70,8 @@ def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         kind = kind or (block.shape[1], native)
         if (block.shape[1], native) != kind:
             raise ValueError(
-                f"row {n_before} begins a block of {block.shape[1]} columns of {native}, "
-                f"those before have {kind[0]} of {kind[1]}"
+                f"the block from row {n_before} on has {block.shape[1]} columns of {native}, "
+                f"but the blocks before it have {kind[0]} of {kind[1]}"
             )
         n_before += len(block)
         rows = max(_BLOCK_NBYTES // max(block[:1].nbytes, 1), 1)
@@ -89,10 +87,10 @@ def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         yield np.empty((0, kind[0]), kind[1])
 
 
-def counted(
+def report_rows(
     blocks: Iterable[npt.NDArray[Any]], progress: Progress | None, what: str, total: int
 ) -> Iterator[npt.NDArray[Any]]:
-    """Pass blocks through and report the rows of those that have been dealt with."""
+    """Pass blocks through; report their rows when the caller asks for the next block."""
     n = 0
     for block in blocks:
         yield block
@@ -101,8 +99,8 @@ def counted(
             progress(what, n, total)
 
 
-def n_rows(vectors: Blocks) -> int:
-    """Return how many rows vectors have."""
+def count_rows(vectors: Blocks) -> int:
+    """Return the number of rows; 0 if that is not known before they are read."""
     if isinstance(vectors, Matrix) or hasattr(vectors, "__array__"):
         return len(vectors)  # type: ignore[arg-type]
     return 0

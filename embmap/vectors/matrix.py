@@ -1,8 +1,7 @@
 """Lazy views: the rows of a file as numpy arrays.
 
-:class:`Matrix` is the face: rows, slices, gathers, blocks. The dense ones stand here, over a memory
-map or over positional reads; a matrix whose rows are decoded stands with its codec. A gather never
-touches more than the rows it returns, and nothing copies a whole matrix unless asked to.
+:class:`Matrix` is the common face: rows, slices, gathers, blocks. A gather reads only the rows that
+it returns, and a whole matrix is copied only on request.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from typing import Any, Protocol, SupportsIndex, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.io.mapping import ByteSource
-
-__all__ = ["DenseMatrix", "Matrix", "Rows", "dense_matrix"]
+__all__ = ["BLOCK_NBYTES", "Matrix", "RowIndex", "Rows", "check_out"]
 
 RowIndex = SupportsIndex | slice | npt.ArrayLike
-_BLOCK_NBYTES = 1 << 20
-_GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+BLOCK_NBYTES = 1 << 20
+"""Size of the blocks in which rows are handed out."""
 
 
 class Rows(Protocol):
-    """What gives rows that exist by subscript; subscripts cost less than calls."""
+    """Gives rows that exist by subscript, which costs less than a call."""
 
     def __getitem__(self, i: int, /) -> npt.NDArray[Any]:
         """Return row `i`: shape (columns,)."""
@@ -34,7 +31,7 @@ class Rows(Protocol):
 
 
 class Matrix(ABC):
-    """An array that stays in its file and hands out rows.
+    """An array that stays in its file and returns rows on request.
 
     Rows are vectors, and the shape is (rows, columns). Where rows are trajectories it is
     (rows, T, columns), and every shape below has T before the columns.
@@ -44,7 +41,7 @@ class Matrix(ABC):
     shape : tuple of int
         (rows, columns) or (rows, T, columns).
     dtype : numpy.dtype
-        Type of an element as it is handed out.
+        Type of an element of a returned row.
     """
 
     shape: tuple[int, ...]
@@ -62,7 +59,7 @@ class Matrix(ABC):
         Parameters
         ----------
         i : int
-            Number of a row that exists.
+            A row that exists.
 
         Returns
         -------
@@ -76,20 +73,20 @@ class Matrix(ABC):
 
     @abstractmethod
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        """Write rows known to exist to `out`, whose shape and dtype fit."""
+        """Write rows known to exist to `out`, which is known to have the right shape and dtype."""
 
     def mapped(self) -> npt.NDArray[Any] | None:
-        """Return all rows as one view of the file, for loops that count microseconds.
+        """Return all rows as one view of the file, for code in which a call per row is too slow.
 
         Returns
         -------
         numpy.ndarray or None
-            Shape (rows, columns); None where rows are decoded or read.
+            Shape (rows, columns); None if rows are decoded or read.
         """
         return None
 
     def rows(self) -> Rows:
-        """Return the cheapest thing that gives rows that exist by subscript.
+        """Return the object that gives rows that exist fastest, by subscript.
 
         Returns
         -------
@@ -110,7 +107,7 @@ class Matrix(ABC):
 
     @property
     def random_access(self) -> bool:
-        """Whether a row is decoded from its own bytes alone, and not with a whole chunk."""
+        """Whether decoding a row needs only its own bytes, not a whole chunk."""
         return True
 
     @property
@@ -120,7 +117,7 @@ class Matrix(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole matrix as it is handed out."""
+        """Size of the whole matrix in memory, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -138,12 +135,12 @@ class Matrix(ABC):
             yield from block
 
     def __getitem__(self, item: RowIndex | tuple[Any, ...]) -> npt.NDArray[Any]:
-        """Return rows: one, a slice, or those of an index array; then columns, if any are given.
+        """Return one row, a slice, or the rows of an index array, and optionally some columns.
 
         Parameters
         ----------
         item : int, slice, array of int or of bool, or a tuple of these and columns
-            Which rows; negative ones count from the end.
+            The rows; negative numbers count from the end.
 
         Returns
         -------
@@ -153,7 +150,7 @@ class Matrix(ABC):
         Raises
         ------
         IndexError
-            For a row that does not exist.
+            If a row does not exist.
         """
         if isinstance(item, tuple):
             if item and _is_row(item[0]):
@@ -180,7 +177,7 @@ class Matrix(ABC):
         rows : array-like
             Shape (n,), integers, or booleans of shape (rows,).
         out : numpy.ndarray, optional
-            Where to put them: shape (n, columns) and this matrix's dtype.
+            The array to fill: shape (n, columns), with this matrix's dtype.
 
         Returns
         -------
@@ -190,38 +187,38 @@ class Matrix(ABC):
         Raises
         ------
         IndexError
-            For a row that does not exist.
+            If a row does not exist.
         ValueError
-            When `out` does not fit.
+            If `out` does not fit.
         """
         wanted = self.row_numbers(rows)
-        out = fitting(out, (wanted.size, *self.shape[1:]), self.dtype)
+        out = check_out(out, (wanted.size, *self.shape[1:]), self.dtype)
         self._gather(wanted, out)
         return out
 
     def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the matrix a few rows at a time, in bounded memory.
+        """Yield the matrix a few rows at a time, in bounded memory.
 
         Parameters
         ----------
         rows_per_block : int, optional
-            Rows of a block; about a mebibyte of them by default.
+            Rows of a block; by default as many as make a mebibyte.
 
         Yields
         ------
         start : int
-            Number of the block's first row.
+            The block's first row.
         block : numpy.ndarray
             Shape (rows of the block, columns).
 
         Raises
         ------
         ValueError
-            When `rows_per_block` is not positive.
+            If `rows_per_block` is not positive.
         """
         if rows_per_block is None:
             row_nbytes = max(math.prod(self.shape[1:]) * self.dtype.itemsize, 1)
-            rows_per_block = max(_BLOCK_NBYTES // row_nbytes, 1)
+            rows_per_block = max(BLOCK_NBYTES // row_nbytes, 1)
         if rows_per_block < 1:
             raise ValueError(f"rows_per_block must be positive, not {rows_per_block}")
         for start in range(0, self.shape[0], rows_per_block):
@@ -230,18 +227,20 @@ class Matrix(ABC):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """Return the whole matrix as an array: a view where it is zero-copy."""
+        """Return the whole matrix as an array: a view if the matrix is zero-copy."""
         if copy is False and not self.zero_copy:
-            raise ValueError("this matrix is decoded or read, which cannot be done without a copy")
+            raise ValueError("the rows of this matrix are decoded or read: copy must not be False")
         array = self._span(0, self.shape[0])
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"{array.dtype} cannot become {np.dtype(dtype)} without a copy")
+                raise ValueError(
+                    f"{array.dtype} becomes {np.dtype(dtype)} by a copy: copy must not be False"
+                )
             return array.astype(dtype)
         return array.copy() if copy and not array.flags.writeable else array
 
     def row_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the row numbers that an index array means.
+        """Return the row numbers that an index array selects.
 
         Parameters
         ----------
@@ -256,19 +255,21 @@ class Matrix(ABC):
         Raises
         ------
         IndexError
-            For a row that does not exist.
+            If a row does not exist.
         """
         wanted = np.asarray(rows)
         if wanted.ndim != 1:
-            raise IndexError(f"rows are chosen by a one-dimensional array, not {wanted.ndim}-d")
+            raise IndexError(f"rows must be a one-dimensional array, not {wanted.ndim}-dimensional")
         if wanted.dtype == np.bool_:
             if wanted.size != self.shape[0]:
-                raise IndexError(f"{wanted.size} booleans for {self.shape[0]} rows")
+                raise IndexError(
+                    f"rows must be {self.shape[0]} booleans, one for each row, not {wanted.size}"
+                )
             return np.flatnonzero(wanted)
         if wanted.size == 0:
             return np.empty(0, np.int64)
         if wanted.dtype.kind not in "iu":
-            raise IndexError(f"rows are chosen by integers, not {wanted.dtype}")
+            raise IndexError(f"rows must be integers or booleans, not {wanted.dtype}")
         lowest, highest = int(wanted.min()), int(wanted.max())
         if lowest < -self.shape[0] or highest >= self.shape[0]:
             wrong = lowest if lowest < -self.shape[0] else highest
@@ -278,7 +279,7 @@ class Matrix(ABC):
 
 
 class _RowsOf:
-    """The rows of a matrix that decodes or reads them."""
+    """Subscripts of a matrix that decodes or reads its rows."""
 
     __slots__ = ("_row",)
 
@@ -289,133 +290,23 @@ class _RowsOf:
         return self._row(i)
 
 
-class DenseMatrix(Matrix):
-    """Rows stored one after the other."""
-
-    def __init__(
-        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-    ) -> None:
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self._file = file
-        self._offset = offset
-        self._row_nbytes = shape[1] * self.dtype.itemsize
-        file.check_range(offset, self.nbytes)
-
-    @property
-    def zero_copy(self) -> bool:
-        return self._file.zero_copy
-
-    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        if rows is None:
-            self._file.advise("willneed", self._offset, self.nbytes)
-            return
-        for first, last in self._runs(np.unique(rows)):
-            start = self._offset + first * self._row_nbytes
-            self._file.advise("willneed", start, (last - first) * self._row_nbytes)
-
-    def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return ranges of rows that cover sorted rows, joining those that stand close."""
-        if not rows.size:
-            return []
-        near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
-        breaks = np.flatnonzero(np.diff(rows) > near)
-        firsts = rows[np.concatenate(([0], breaks + 1))]
-        lasts = rows[np.concatenate((breaks, [rows.size - 1]))] + 1
-        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-
-
-class MappedMatrix(DenseMatrix):
-    """Rows in a memory map: views."""
-
-    def __init__(
-        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-    ) -> None:
-        super().__init__(file, offset, shape, dtype)
-        self._array = file.array(offset, self.dtype, shape)
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        row: npt.NDArray[Any] = self._array[i]
-        return row
-
-    def mapped(self) -> npt.NDArray[Any] | None:
-        self._file.check_whole()
-        return self._array
-
-    def rows(self) -> Rows:
-        return self._array
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        self._file.check_whole()
-        return self._array[start:stop]
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        self._file.check_whole()
-        if self._array.flags.aligned:
-            # The rows are known to exist; "raise" would make take buffer its output.
-            np.take(self._array, rows, axis=0, out=out, mode="clip")
-        else:  # take would copy the whole matrix to align it
-            out[...] = self._array[rows]
-
-
-class ReadMatrix(DenseMatrix):
-    """Rows behind positional reads: copies."""
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        row: npt.NDArray[Any] = self._span(i, i + 1)[0]
-        return row
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        offset = self._offset + start * self._row_nbytes
-        return self._file.array(offset, self.dtype, (stop - start, self.shape[1]))
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        order = np.argsort(rows, kind="stable")  # forwards through the file
-        ordered = rows[order]
-        rows_per_block = max(_BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
-        runs = self._runs(ordered)
-        if 2 * len(runs) > rows.size:  # scattered: a read for each row costs less than planning
-            for begin in range(0, rows.size, rows_per_block):
-                part = ordered[begin : begin + rows_per_block]
-                sizes = np.full(part.size, self._row_nbytes)
-                data = self._file.gather(self._offset + part * self._row_nbytes, sizes)
-                block = data.view(self.dtype).reshape(part.size, self.shape[1])
-                out[order[begin : begin + part.size]] = block
-            return
-        for first, last in runs:
-            begin, high = np.searchsorted(ordered, (first, last)).tolist()
-            while begin < high:
-                start = int(ordered[begin])
-                end = min(int(np.searchsorted(ordered, start + rows_per_block)), high)
-                block = self._span(start, int(ordered[end - 1]) + 1)
-                out[order[begin:end]] = block[ordered[begin:end] - start]
-                begin = end
-
-
-def dense_matrix(
-    file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
-) -> DenseMatrix:
-    """Return the matrix over rows stored in a file, as its back end serves them."""
-    return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
-
-
-def fitting(
+def check_out(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Return `out` if it can take the result, or a new array when it is None."""
+    """Return `out`, or a new array in place of None; raise ValueError if `out` does not fit."""
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
         writable = "" if out.flags.writeable else "read-only "
         raise ValueError(
             f"out must be a writable {dtype} array of shape {shape}, "
-            f"not a {writable}{out.dtype} one of shape {out.shape}"
+            f"not a {writable}{out.dtype} array of shape {out.shape}"
         )
     return out
 
 
 def _is_row(item: object) -> bool:
-    """Whether an index chooses one row; True and False choose none."""
+    """Whether an index selects one row; True and False do not."""
     return (
         hasattr(item, "__index__")
         and not isinstance(item, bool | np.bool_)

@@ -1,4 +1,4 @@
-"""Product-quantized vectors: a matrix decoded from codes, and what a writer takes."""
+"""Product-quantized vectors: the matrix that decodes them, and the parts that a writer takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ProductMatrix", "Quantized"]
 
 @dataclass(frozen=True)
 class Quantized:
-    """A product-quantized matrix to be written.
+    """The parts of a product-quantized matrix, for a writer.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Quantized:
     projection : array-like, optional
         Shape (d, d), float32.
     norms : array-like, optional
-        Shape (rows,), float32: one for each row.
+        Shape (rows,), float32.
     """
 
     codes: Any
@@ -39,7 +39,7 @@ class Quantized:
 
 
 class ProductMatrix(Matrix):
-    """Rows decoded from codes when they are asked for: float32 of shape (rows, d)."""
+    """Rows decoded from codes on request: (rows, d) float32."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class ProductMatrix(Matrix):
 
     @property
     def projection(self) -> npt.NDArray[np.float32] | None:
-        """The projection: shape (d, d), float32; None when there is none."""
+        """The projection: shape (d, d), float32; None in a file without a projection."""
         return self._decoding_tables()[1]
 
     @property
     def norms(self) -> npt.NDArray[np.float32] | None:
-        """The norm of each row: shape (rows,), float32; None when there are none."""
+        """The norm of each row: shape (rows,), float32; None in a file without norms."""
         return None if self._norms is None else np.asarray(self._norms).reshape(-1)
 
     def _decoding_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
         if self._tables is None:
-            # Aligned, or every gather would copy them.
+            # Aligned once: every gather would copy unaligned tables.
             q = self.codes.shape[1]
             codebooks = np.require(self._codebooks, requirements="A")
             projection = self._projection
@@ -128,24 +128,24 @@ class ProductMatrix(Matrix):
             raise self._wrong_code(error, codes, first) from None
 
     def tables(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the tables by which :meth:`products` multiplies vectors with rows."""
+        """Return the tables (n, q, k) with which :meth:`products` multiplies vectors (n, d)."""
         return distance_tables(vectors, *self._decoding_tables())
 
     def products(
         self, tables: npt.NDArray[np.float32], start: int, stop: int
     ) -> npt.NDArray[np.float32]:
-        """Return the dot products of vectors with a range of rows, without decoding these."""
+        """Return dot products (n, stop - start) of vectors with rows that are not decoded."""
         sums = self._sums(tables, start, stop)
         if self._norms is not None:
             sums *= self._norms[start:stop][:, 0]
         return sums
 
     def lengths(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Return the Euclidean lengths of a range of rows; decodes them only where it must."""
+        """Return the Euclidean lengths of a range of rows; decode the rows only if necessary."""
         codebooks, projection = self._decoding_tables()
         if self._squares is None:
             squares = vecdot(codebooks, codebooks, dtype=np.float64)
-            # Sums of these are exact enough where no square vanished or overflowed.
+            # Their sums are exact enough unless a square vanished or overflowed.
             plain = bool((squares < 1e30).all() and ((squares > 1e-30) | (squares == 0)).all())
             self._turns = plain and (projection is None or _is_rotation(projection))
             self._squares = squares.astype(np.float32)[np.newaxis]
@@ -182,6 +182,6 @@ class ProductMatrix(Matrix):
 
 
 def _is_rotation(projection: npt.NDArray[np.float32]) -> bool:
-    """Whether a projection leaves lengths as they are, but for rounding."""
+    """Whether a projection preserves lengths, up to rounding."""
     wide = projection.astype(np.float64)
     return bool(np.square(multiply(wide.T, wide.T) - np.eye(len(wide))).sum() < 1e-10)

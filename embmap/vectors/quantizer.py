@@ -1,8 +1,8 @@
-"""Training product quantizers: centroids by k-means, and a rotation that makes parts fit for them.
+"""Training product quantizers: centroids by k-means, and optionally a rotation before them.
 
-Everything is learned from a sample of rows; then all rows are encoded in a stream. What grows with
-the vectors lies in temporary files once it is large, so that memory stays bounded. The same
-vectors, settings and seed give the same codes.
+Codebooks are learned from a sample of rows; then all rows are encoded in a stream. Large
+intermediate arrays lie in temporary files, so that memory stays bounded. The same vectors, settings
+and seed give the same codes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import is_number
 from embmap.codecs.product import reconstruct
 from embmap.codecs.products import multiply, vecdot
 from embmap.progress import Progress
 from embmap.threads import in_parallel
-from embmap.vectors.blocks import Blocks, blocks_of, counted
+from embmap.vectors.blocks import Blocks, report_rows, split_blocks
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import Quantized
 from embmap.vectors.segments import normalize
@@ -27,14 +28,14 @@ from embmap.vectors.segments import normalize
 __all__ = ["encode", "kmeans", "quantize", "train"]
 
 SAMPLES_PER_CENTROID = 256
-"""Rows that a centroid is learned from: more of them hardly change it."""
+"""Rows per centroid in the sample: more of them hardly change the centroids."""
 
-_SEEDS_PER_CENTROID = 16  # rows that the first centroids are chosen among
-_DISTANCES = 1 << 18  # computed at once, so that they stay in the second-level cache
-_ENCODED = 1 << 14  # rows of a block that is encoded, at the most
+_SEEDS_PER_CENTROID = 16  # rows from which the first centroids are chosen
+_DISTANCES = 1 << 18  # computed together: they fit into the second-level cache
+_ENCODED = 1 << 14  # most rows of a block to encode
 _BLOCK_NBYTES = 1 << 22
-_IN_MEMORY = 1 << 24  # bytes of an array that is not worth a temporary file
-_STEPS = 2  # of k-means between two turns of the projection
+_IN_MEMORY = 1 << 24  # bytes of the largest array without a temporary file
+_STEPS = 2  # iterations of k-means between two updates of the projection
 _TINY = 1e-12
 
 
@@ -55,21 +56,21 @@ def quantize(
     Parameters
     ----------
     vectors : array-like, Matrix or iterable of blocks
-        Shape (rows, d), or blocks of rows in order, which are kept in a temporary file meanwhile.
+        Shape (rows, d), or blocks of rows in order, which are copied to a temporary file.
     q : int
-        Into how many parts a vector is cut: bytes of a row. Divides d.
+        Number of parts of a vector, which is the bytes of a row. Divides d.
     k : int
         Centroids of each part, at most 256.
     iterations : int
-        Rounds of k-means; with a projection, also the turns of the projection before them.
+        Rounds of k-means; with a projection, also the updates of the projection before them.
     projection : {"opq"}, optional
-        Learn a rotation after which the parts lose less; None leaves vectors as they are.
+        Learn a rotation that reduces the loss; None leaves vectors as they are.
     normalize : bool
-        Quantize rows of unit length and store the lengths they had, as finalfusion's tools do.
+        Scale rows to unit length first and store their norms, as finalfusion's tools do.
     sample : int, optional
         Rows to learn from; 256 for each centroid by default.
     seed : int
-        Of everything random.
+        Seed of the random generator.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
 
@@ -82,14 +83,14 @@ def quantize(
     Raises
     ------
     ValueError
-        When the vectors cannot be cut like that, are none, or are not finite.
+        If `q` does not divide d, or if there are no vectors, or some that are not finite.
     """
     if not 1 <= k <= 256:
-        raise ValueError(f"a part has from 1 to 256 centroids, not {k}")
+        raise ValueError(f"k must be from 1 to 256, not {k}")
     if projection not in (None, "opq"):
         raise ValueError(f"projection must be 'opq' or None, not {projection!r}")
     if iterations < 1:
-        raise ValueError(f"{iterations} rounds learn nothing")
+        raise ValueError(f"iterations must be at least 1, not {iterations}")
     if isinstance(vectors, Matrix):
         return _quantize(vectors, q, k, iterations, projection, normalize, sample, seed, progress)
     if isinstance(vectors, np.ndarray) or hasattr(vectors, "__array__"):
@@ -97,9 +98,9 @@ def quantize(
         return _quantize(rows, q, k, iterations, projection, normalize, sample, seed, progress)
     with tempfile.TemporaryFile() as spool:
         columns = None
-        for block in blocks_of(vectors):
+        for block in split_blocks(vectors):
             if block.ndim != 2 or block.shape[1] != (columns or block.shape[1]):
-                raise ValueError(f"a block of vectors has the shape {block.shape}")
+                raise ValueError(f"vectors must be blocks of one width, not of shape {block.shape}")
             columns = block.shape[1]
             spool.write(
                 np.ascontiguousarray(block, np.float32).data.cast("B") if block.size else b""
@@ -128,11 +129,11 @@ def _quantize(
     if not n or not d:
         raise ValueError("there are no vectors to learn from")
     if q < 1 or d % q:
-        raise ValueError(f"{d} dimensions cannot be cut into {q} equal parts")
+        raise ValueError(f"q must divide the {d} dimensions, not be {q}")
     rng = np.random.default_rng(seed)
     n_sample = min(n, SAMPLES_PER_CENTROID * k if sample is None else sample)
     if n_sample < 1:
-        raise ValueError(f"a sample of {n_sample} rows teaches nothing")
+        raise ValueError(f"sample must be at least 1, not {n_sample}")
     chosen = np.arange(n) if n_sample == n else np.sort(rng.choice(n, n_sample, replace=False))
     taken = _scratch((n_sample, d), np.float32)
     at_once = _rows_at_once(d)
@@ -144,7 +145,7 @@ def _quantize(
     codes = _scratch((n, q), np.uint8)
     lengths = np.empty(n, np.float32) if unit else None
     start = 0
-    for block in counted(_sized(vectors), progress, "encoding rows", n):
+    for block in report_rows(_sized(vectors), progress, "encoding rows", n):
         rows, norms = _prepared(block, unit)
         part = slice(start, start + len(block))
         if lengths is not None:
@@ -165,12 +166,12 @@ def _rows_at_once(columns: int) -> int:
 
 
 def _scratch(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array to be filled; a large one is mapped from a temporary file."""
+    """Return an array to fill; a large array is mapped from a temporary file."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes <= _IN_MEMORY:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile() as spool:
-        # A hole in the file would kill the process where the disk turns out to be full.
+        # Zeros, not a hole: writing to a hole on a full disk would kill the process.
         for start in range(0, nbytes, _BLOCK_NBYTES):
             spool.write(bytes(min(_BLOCK_NBYTES, nbytes - start)))
         spool.flush()
@@ -180,9 +181,9 @@ def _scratch(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def _prepared(
     rows: npt.NDArray[Any], unit: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-    """Return rows as float32, of unit length if so wished, and the lengths they had."""
-    if rows.dtype.kind not in "iuf" and rows.dtype.name != "bfloat16":
-        raise ValueError(f"vectors are numbers, not {rows.dtype}")
+    """Return a float32 copy of rows; with `unit`, scaled to unit length, and their lengths."""
+    if not is_number(rows.dtype):
+        raise ValueError(f"vectors must be numbers, not {rows.dtype}")
     copied = np.array(rows, np.float32, order="C")
     if not np.isfinite(copied).all():
         raise ValueError("a vector holds values that are not finite")
@@ -198,7 +199,7 @@ def train(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-    """Learn codebooks from rows, and a rotation if so wished."""
+    """Return codebooks (q, k, d / q) learned from rows (n, d), and a rotation (d, d) or None."""
     n, d = rows.shape
     seeds = rng.integers(1 << 63, size=q)
     turn = None
@@ -227,12 +228,12 @@ def train(
         for done in range(1, iterations + 1):
             each_part(refine(_STEPS))
             reconstruct(encode(turned, codebooks), codebooks, out=decoded)
-            # The rotation that brings rows closest to what they decode to (Procrustes).
+            # The rotation that brings rows closest to their decoded values (Procrustes).
             left, _, right = np.linalg.svd(multiply(rows.T, decoded.T).astype(np.float64))
             turn = multiply(left, right.T).astype(np.float32)
             multiply(rows, turn.T, out=turned)
             if progress is not None:
-                progress("turning the projection", done, iterations)
+                progress("updating the projection", done, iterations)
     each_part(refine(iterations))
     if progress is not None:
         progress("learning codebooks", q, q)
@@ -242,10 +243,7 @@ def train(
 def first_centroids(
     rows: npt.NDArray[np.float32], k: int, rng: np.random.Generator
 ) -> npt.NDArray[np.float32]:
-    """Choose rows that lie far apart: each with a chance that grows with its squared distance.
-
-    This is k-means++ over a sample of the rows.
-    """
+    """Choose k rows (k, d) that lie far apart, by k-means++ over a sample of the rows."""
     n = min(len(rows), _SEEDS_PER_CENTROID * k)
     rows = rows[np.sort(rng.choice(len(rows), n, replace=False))]
     chosen = np.empty(k, np.int64)
@@ -265,9 +263,9 @@ def first_centroids(
 def kmeans(
     rows: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32], iterations: int
 ) -> npt.NDArray[np.float32]:
-    """Move centroids to the means of the rows nearest to them, again and again.
+    """Repeatedly move each centroid to the mean of the rows nearest to it.
 
-    A centroid that no row is nearest to moves to the row that is farthest from its own.
+    A centroid without such rows moves to the row that is farthest from its own centroid.
     """
     k, d = centroids.shape
     centroids = centroids.copy()
@@ -294,7 +292,7 @@ def kmeans(
 def encode(
     rows: npt.NDArray[np.float32], codebooks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.uint8]:
-    """Return the numbers of the centroids nearest to the parts of rows."""
+    """Return codes (n, q): for each part of each row, the number of the nearest centroid."""
     q = len(codebooks)
     codes = np.empty((len(rows), q), np.uint8)
     parts = rows.reshape(len(rows), q, -1)
@@ -311,7 +309,7 @@ def _nearest(
 ) -> npt.NDArray[np.int64]:
     """Return the number of the centroid nearest to each row: shape (n,), int64."""
     codes = np.empty(len(rows), np.int64)
-    # The squared distances, but for the length of the row, as one product.
+    # One product gives the squared distances, up to the squared length of the row.
     squares = vecdot(centroids, centroids)[:, np.newaxis]
     columns = np.concatenate((-2 * centroids, squares), axis=1)
     at_once = max(_DISTANCES // len(columns), 16)
@@ -325,17 +323,18 @@ def _nearest(
 
 
 def _allocated(rows: npt.NDArray[np.float32], q: int) -> npt.NDArray[np.float32]:
-    """Return the rotation onto the principal axes, dealt out so that parts vary equally.
+    """Return the rotation (d, d) onto the principal axes, ordered so that parts vary equally.
 
-    What varies most goes to the part whose product of variances is smallest so far and that still
-    has room (eigenvalue allocation); the best rotation for normally distributed rows.
+    Eigenvalue allocation: axes are taken by falling variance, and each goes to the part with the
+    smallest product of variances among those with room. It is optimal for normally distributed
+    rows.
     """
     wide = _scratch(rows.shape, np.float64)
     wide[...] = rows
     d = rows.shape[1]
     values, axes = np.linalg.eigh(multiply(wide.T, wide.T) / len(rows))
     parts: list[list[int]] = [[] for _ in range(q)]
-    # As multiples of the smallest, or small numbers would pile up in one part.
+    # Relative to the smallest variance: logarithms below 0 would attract further axes.
     logs = np.log(np.maximum(values / max(float(values[-1]), _TINY), 1e-9))
     logs -= logs.min()
     products = np.zeros(q)

@@ -1,4 +1,4 @@
-"""Sums of groups of rows: what an unknown word's vector is made of."""
+"""Sums of groups of rows: the vector of an unknown word is the sum of its subwords' rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TINY = np.finfo(np.float32).tiny
 def segment_sums(
     matrix: Matrix, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """Return the sums of consecutive groups of rows."""
+    """Return the sums (groups, columns) of consecutive groups of `counts` rows each."""
     array = matrix.mapped()
     if array is not None and array.dtype == np.float32 and array.flags.aligned:
         jit = kernels.jit_for(rows.size * array.shape[1])
@@ -42,7 +42,7 @@ def _segment_sums(
     while first < counts.size:  # as many groups as fit into a block, but at least one
         begin = int(ends[first] - counts[first])
         last = max(int(np.searchsorted(ends, begin + per_block, "right")), first + 1)
-        if counts[first] > per_block:  # a group larger than a block, piece by piece
+        if counts[first] > per_block:  # a group larger than a block is summed piece by piece
             for start in range(begin, int(ends[first]), per_block):
                 piece = matrix.take(rows[start : min(start + per_block, int(ends[first]))])
                 with_total = np.concatenate((sums[first : first + 1], piece))
@@ -58,10 +58,10 @@ def _segment_sums(
 
 
 def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Scale rows to unit length, in place; rows of zeros stay zeros."""
-    # Squares of large or small float32 numbers only fit into float64.
+    """Scale rows to unit length, in place, and return the lengths; rows of zeros stay zeros."""
+    # The squares of large and small float32 numbers need float64.
     squares = vecdot(vectors, vectors, dtype=np.float64)
     lengths: npt.NDArray[Any] = np.sqrt(squares).astype(vectors.dtype)
-    # Divided by the smallest number, a row of zeros stays what it is.
+    # A row of zeros is divided by the smallest number instead of by 0.
     vectors /= np.maximum(lengths, _TINY)[:, np.newaxis]
     return lengths

@@ -104,8 +104,8 @@ def parses_like_the_reference(words):
         ([3, 7, 8, 9, 0x0FF, 0xF001], "sum to 4096 without"),
         ([3, 7, 8, 9, 0x0FF, 0xFFFF], "sum to 8190 without"),
         ([3, 7, 8, 9, 0x0FF, 0xF000], "a frequency is zero"),
-        ([2, 7, 7, 5], "a symbol comes twice"),
-        ([3, 0xFFFF, 8, 0xFFFF, 0x000, 0x1001], "a symbol comes twice"),
+        ([2, 7, 7, 5], "a symbol occurs twice"),
+        ([3, 0xFFFF, 8, 0xFFFF, 0x000, 0x1001], "a symbol occurs twice"),
     ],
 )
 def test_models_that_cannot_be_are_refused(words, message):

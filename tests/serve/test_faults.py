@@ -218,7 +218,7 @@ def test_a_disk_without_room_costs_counts_and_a_shared_index(path, monkeypatch, 
     metrics = Metrics(["/a"], str(tmp_path))
     metrics.count("/a", 200, 0.1, 1)
     assert 'embmap_requests_total{route="/a",status="200"} 1' in metrics.text()
-    monkeypatch.setattr("embmap.embedding_file.write_index", full)
+    monkeypatch.setattr("embmap.indexing.write_index", full)
     version = asyncio.run(Model(ModelSource("a", str(path)), "read", tmp_path / "x").current())
     assert np.array_equal(version.file["w7"], VECTORS[7])
 
@@ -228,7 +228,7 @@ def test_others_are_served_while_an_index_is_built(path, tmp_path, monkeypatch):
 
     slow = embmap.finalfusion.write(tmp_path / "slow.fifu", WORDS, VECTORS)
     release, begun = threading.Event(), threading.Event()
-    real = embmap.embedding_file.write_index
+    real = embmap.indexing.write_index
 
     def write_index(target, *rest):
         if "index-1" in str(target):
@@ -236,7 +236,7 @@ def test_others_are_served_while_an_index_is_built(path, tmp_path, monkeypatch):
             release.wait(20)
         return real(target, *rest)
 
-    monkeypatch.setattr("embmap.embedding_file.write_index", write_index)
+    monkeypatch.setattr("embmap.indexing.write_index", write_index)
     sources = (ModelSource("a", str(path)), ModelSource("slow", str(slow)))
     settings = Settings(sources, folder=str(tmp_path / "own"), limits=Limits(threads=2))
     get = b"GET /v1/%s/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

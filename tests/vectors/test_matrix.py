@@ -6,7 +6,7 @@ import pytest
 from embmap.errors import FormatError, TruncatedError
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import BytesFile
-from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.dense import dense_matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.segments import normalize, segment_sums
 

@@ -195,4 +195,4 @@ def test_progress_is_told():
         correlated(100, 4), 2, 4, projection="opq", iterations=2, progress=lambda *a: told.append(a)
     )
     assert told[-1] == ("encoding rows", 100, 100)
-    assert ("turning the projection", 2, 2) in told
+    assert ("updating the projection", 2, 2) in told

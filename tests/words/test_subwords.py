@@ -10,7 +10,7 @@ from embmap.codecs import kernels
 from embmap.codecs.ngram_hashes import Text, bucket_hashes, fasttext_hashes, murmur3_lanes
 from embmap.io.mapping import BytesFile
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer, FloretIndexer
-from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.dense import dense_matrix
 from embmap.vectors.segments import segment_sums
 from tests.kernels import HAS_NUMBA, needs_numba
 from tests.reference import finalfusion as reference

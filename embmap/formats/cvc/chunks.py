@@ -16,7 +16,7 @@ from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.layout import FORMAT, ChunkLayout, Column, CvcLayout, Part
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
-from embmap.vectors.matrix import Matrix, fitting
+from embmap.vectors.matrix import Matrix, check_out
 
 __all__ = ["Chunk", "ChunkedMatrix"]
 
@@ -147,7 +147,7 @@ class Chunk:
         return self._decode(matrix, None)
 
     def _decode(self, matrix: ChunkedMatrix, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        out = fitting(out, (self.rows, matrix.shape[1]), matrix.dtype)
+        out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
         matrix.decode_rows(self._number, 0, self.rows, out)
         return out
 

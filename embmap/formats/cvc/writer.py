@@ -27,7 +27,7 @@ from embmap.formats.cvc.payloads import Record, encode
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.parsing import parse_json
 from embmap.progress import Progress
-from embmap.vectors.blocks import Blocks, blocks_of, n_rows, rechunked
+from embmap.vectors.blocks import Blocks, count_rows, rechunk, split_blocks
 from embmap.vectors.matrix import Matrix
 
 __all__ = ["write", "write_columns"]
@@ -106,11 +106,11 @@ def write(
     if mmap_optimized:
         header["mmap_optimized"] = True
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
-        listed, n, total = [], 0, n_rows(vectors)
+        listed, n, total = [], 0, count_rows(vectors)
         for number, pieces in enumerate(_chunks(vectors, chunk_rows)):
             if not isinstance(compression, str):
                 chunk = np.concatenate(list(pieces))
-                pieces = blocks_of(chunk)
+                pieces = split_blocks(chunk)
                 default = _allowed(compression(number, chunk), version)
             if mmap_optimized:
                 spool.seek(_aligned(spool.tell()))
@@ -193,7 +193,7 @@ def write_columns(
     for name in names:
         if not isinstance(name, str) or name not in columns:
             raise ValueError(f"there is no column {name!r}; names are text")
-    lengths = {n_rows(values) for values in columns.values()}
+    lengths = {count_rows(values) for values in columns.values()}
     n = 0
     described: list[dict[str, Any]] = []
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
@@ -250,8 +250,7 @@ def _column_chunks(
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
     chunks = {
-        name: rechunked(_column_blocks(name, values), chunk_rows)
-        for name, values in columns.items()
+        name: rechunk(_column_blocks(name, values), chunk_rows) for name, values in columns.items()
     }
     while True:
         taken = {name: next(blocks, None) for name, blocks in chunks.items()}
@@ -268,9 +267,9 @@ def _column_blocks(name: str, values: Blocks) -> Iterator[npt.NDArray[Any]]:
     if isinstance(values, list | tuple) and np.ndim(values[0] if values else 0) == 0:
         values = np.asarray(values)
     if isinstance(values, Matrix | list | tuple) or getattr(values, "ndim", 1) != 1:
-        yield from blocks_of(values)
+        yield from split_blocks(values)
     elif hasattr(values, "__array__"):
-        yield from blocks_of(np.asarray(values)[:, np.newaxis])
+        yield from split_blocks(np.asarray(values)[:, np.newaxis])
     else:
         for item in values:  # type: ignore[union-attr]
             block = np.asarray(item)
@@ -307,7 +306,7 @@ def _allowed(compression: str, version: str) -> str:
 def _chunks(vectors: Blocks, chunk_rows: int) -> Iterator[Iterator[npt.NDArray[Any]]]:
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be positive, not {chunk_rows}")
-    return rechunked(map(_checked, blocks_of(vectors)), chunk_rows)
+    return rechunk(map(_checked, split_blocks(vectors)), chunk_rows)
 
 
 def _checked(block: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -22,7 +22,7 @@ from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
-from embmap.search.similarity import Neighbor
+from embmap.search.queries import Neighbor
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.difference_tree import differences, preorder
-from embmap.vectors.blocks import blocks_of
+from embmap.vectors.blocks import split_blocks
 from embmap.vectors.matrix import Matrix
 
 __all__ = ["AT_ONCE", "Residuals", "is_at_hand", "opened", "spooled"]
@@ -59,7 +59,7 @@ def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
     written: list[_SpooledStep] = []
     for t, step in enumerate(steps):
         offset, rows, columns = spool.tell(), 0, None
-        for block in blocks_of(step) if getattr(step, "ndim", 2) == 2 else (step,):
+        for block in split_blocks(step) if getattr(step, "ndim", 2) == 2 else (step,):
             symbols = _symbols(block, t)
             columns = symbols.shape[1] if columns is None else columns
             if symbols.shape[1] != columns:

@@ -31,7 +31,7 @@ from embmap.formats.dwe.layout import HEADER_NBYTES, LAYOUTS, MAGIC
 from embmap.formats.dwe.residuals import AT_ONCE, Residuals, is_at_hand, opened, spooled
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.progress import Progress
-from embmap.vectors.blocks import Blocks, blocks_of
+from embmap.vectors.blocks import Blocks, split_blocks
 
 __all__ = ["quantize", "quantize_blocks", "write"]
 
@@ -160,7 +160,7 @@ def quantize_blocks(
             raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
         if step.shape != np.shape(steps[0]):
             raise ValueError(f"timestep {t} has shape {step.shape}, the first {np.shape(steps[0])}")
-        for block in blocks_of(step):
+        for block in split_blocks(step):
             if block.size:
                 lowest, highest = float(block.min()), float(block.max())
                 if not (math.isfinite(lowest) and math.isfinite(highest)):
@@ -174,7 +174,7 @@ def quantize_blocks(
     factor = float(scale or np.float32(1))
 
     def rounded(step: Any) -> Iterator[npt.NDArray[np.int16]]:
-        for block in blocks_of(opened(step)):
+        for block in split_blocks(opened(step)):
             wide = np.rint(np.asarray(block, np.float64) / factor)
             yield np.clip(wide, -limit, limit).astype(np.int16)
 

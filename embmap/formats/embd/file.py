@@ -28,7 +28,8 @@ from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.bfloat import BFloat16Matrix
-from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.dense import dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.records import scan

@@ -18,7 +18,8 @@ from embmap.io.mapping import ByteSource
 from embmap.io.parsing import LONGEST_TOML, parse_toml
 from embmap.progress import Progress
 from embmap.report import Report
-from embmap.vectors.matrix import Matrix, dense_matrix
+from embmap.vectors.dense import dense_matrix
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.segments import normalize, segment_sums
 from embmap.words.given import Words, words_of
@@ -223,10 +224,9 @@ class FinalfusionFile(EmbeddingFile):
         """Return the sums of the words' subword rows, and which words have any."""
         if self._subwords is None and self.subwords is None:
             return super()._compose(words)
-        if self._matrix is None:
-            self._no_vectors()
+        matrix = self._stored_vectors()
         rows, counts = self._subword_rows(words)
-        return segment_sums(self._matrix, rows, counts), counts > 0
+        return segment_sums(matrix, rows, counts), counts > 0
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         vectors, known = self._sums(words)

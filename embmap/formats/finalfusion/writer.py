@@ -21,7 +21,7 @@ from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
 from embmap.formats.finalfusion.layout import MAGIC
 from embmap.io.atomic_write import replacing
 from embmap.io.parsing import parse_toml
-from embmap.vectors.blocks import Blocks, blocks_of
+from embmap.vectors.blocks import Blocks, split_blocks
 from embmap.vectors.product import Quantized
 from embmap.words.subwords import (
     BucketIndexer,
@@ -257,7 +257,7 @@ def _write_dense(out: _Output, vectors: Blocks) -> int:
     n_rows = 0
     dtype = None
     columns = 0
-    for block in blocks_of(vectors):
+    for block in split_blocks(vectors):
         if block.ndim != 2:
             raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
         if dtype is None:
@@ -310,7 +310,7 @@ def _write_quantized(out: _Output, quantized: Quantized) -> int:
         norms = _exactly(norms, (len(quantized.codes),), "norms")
         out.write(norms.data.cast("B") if norms.size else b"")
     n_rows = 0
-    for block in blocks_of(quantized.codes):
+    for block in split_blocks(quantized.codes):
         if block.ndim != 2 or block.shape[1] != q or block.dtype != np.uint8:
             raise ValueError(f"codes must be uint8 of shape (rows, {q}), not {block.dtype}")
         if block.size and int(block.max()) >= k:

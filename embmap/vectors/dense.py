@@ -1,0 +1,125 @@
+"""Rows stored one after the other, as views of a memory map or copied by positional reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import BLOCK_NBYTES, Matrix, Rows
+
+__all__ = ["DenseMatrix", "MappedMatrix", "ReadMatrix", "dense_matrix"]
+
+_GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+
+
+class DenseMatrix(Matrix):
+    """Rows stored one after the other."""
+
+    def __init__(
+        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+    ) -> None:
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._file = file
+        self._offset = offset
+        self._row_nbytes = shape[1] * self.dtype.itemsize
+        file.check_range(offset, self.nbytes)
+
+    @property
+    def zero_copy(self) -> bool:
+        return self._file.zero_copy
+
+    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
+        if rows is None:
+            self._file.advise("willneed", self._offset, self.nbytes)
+            return
+        for first, last in self._runs(np.unique(rows)):
+            start = self._offset + first * self._row_nbytes
+            self._file.advise("willneed", start, (last - first) * self._row_nbytes)
+
+    def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return ranges (first, last + 1) that cover sorted rows; a range includes small gaps."""
+        if not rows.size:
+            return []
+        near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
+        breaks = np.flatnonzero(np.diff(rows) > near)
+        firsts = rows[np.concatenate(([0], breaks + 1))]
+        lasts = rows[np.concatenate((breaks, [rows.size - 1]))] + 1
+        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+class MappedMatrix(DenseMatrix):
+    """Rows in a memory map, returned as views."""
+
+    def __init__(
+        self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+    ) -> None:
+        super().__init__(file, offset, shape, dtype)
+        self._array = file.array(offset, self.dtype, shape)
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = self._array[i]
+        return row
+
+    def mapped(self) -> npt.NDArray[Any] | None:
+        self._file.check_whole()
+        return self._array
+
+    def rows(self) -> Rows:
+        return self._array
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        self._file.check_whole()
+        return self._array[start:stop]
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        self._file.check_whole()
+        if self._array.flags.aligned:
+            # The rows exist; with mode="raise", take would buffer its output.
+            np.take(self._array, rows, axis=0, out=out, mode="clip")
+        else:  # take would first copy the whole matrix to align it
+            out[...] = self._array[rows]
+
+
+class ReadMatrix(DenseMatrix):
+    """Rows behind positional reads, returned as copies."""
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = self._span(i, i + 1)[0]
+        return row
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        offset = self._offset + start * self._row_nbytes
+        return self._file.array(offset, self.dtype, (stop - start, self.shape[1]))
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        order = np.argsort(rows, kind="stable")  # the file is read forwards
+        ordered = rows[order]
+        rows_per_block = max(BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
+        runs = self._runs(ordered)
+        if 2 * len(runs) > rows.size:  # scattered rows are read one by one
+            for begin in range(0, rows.size, rows_per_block):
+                part = ordered[begin : begin + rows_per_block]
+                sizes = np.full(part.size, self._row_nbytes)
+                data = self._file.gather(self._offset + part * self._row_nbytes, sizes)
+                block = data.view(self.dtype).reshape(part.size, self.shape[1])
+                out[order[begin : begin + part.size]] = block
+            return
+        for first, last in runs:
+            begin, high = np.searchsorted(ordered, (first, last)).tolist()
+            while begin < high:
+                start = int(ordered[begin])
+                end = min(int(np.searchsorted(ordered, start + rows_per_block)), high)
+                block = self._span(start, int(ordered[end - 1]) + 1)
+                out[order[begin:end]] = block[ordered[begin:end] - start]
+                begin = end
+
+
+def dense_matrix(
+    file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
+) -> DenseMatrix:
+    """Return the matrix over rows that lie one after the other in a file, mapped or read."""
+    return (MappedMatrix if file.zero_copy else ReadMatrix)(file, offset, shape, dtype)
