@@ -83,7 +83,7 @@ class Bodies:
     def _take_slot(self, held: ExitStack) -> Problem | None:
         """Take a slot for a large body; return the refusal if there is none."""
         try:
-            held.enter_context(self._large.taken())
+            held.enter_context(self._large)
         except Problem as busy:
             return busy
         return None
@@ -114,7 +114,7 @@ class Endpoint:
             await found(scope, receive, send)
             return
         try:
-            with self._large.taken():
+            with self._large:
                 await _send(found, send)
         except Problem as problem:
             await response_of(problem)(scope, receive, send)
@@ -123,7 +123,7 @@ class Endpoint:
         try:
             if self._bodies is not None:
                 request.scope["embmap.body"] = await self._bodies.read(request)
-            with nullcontext() if self._slots is None else self._slots.taken():
+            with self._slots or nullcontext():
                 return await self._respond(request)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -203,10 +203,20 @@ class ModelEndpoint:
         if body is not None:
             fields.check_rest()
             fields = body_fields(body, self._limits)
-        accept = ", ".join(request.headers.getlist("accept")) or None
+        given = [value for name, value in request.scope["headers"] if name == b"accept"]
+        accept = b", ".join(given).decode("latin-1") or None
         word = _path_word(request)
         try:
-            return self._task.handler(Call(version, file, fields, word, accept, self._limits))
+            return self._task.handler(
+                Call(
+                    version=version,
+                    file=file,
+                    fields=fields,
+                    word=word,
+                    accept=accept,
+                    limits=self._limits,
+                )
+            )
         finally:  # a refusal rests on what was read as much as an answer does
             version.check_unchanged()
 

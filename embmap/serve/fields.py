@@ -125,7 +125,7 @@ def checked_word(word: object) -> str:
 def body_fields(body: bytes, limits: Limits) -> Fields:
     """Return the fields of a JSON object."""
     try:
-        values = json.loads(body, parse_constant=_no_constant)
+        values = _DECODER.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except (ValueError, RecursionError):
         refuse("the body is not JSON", "bad_json")
     if not isinstance(values, dict):
@@ -141,5 +141,8 @@ def query_fields(pairs: list[tuple[str, str]], limits: Limits) -> Fields:
     return Fields(values, limits)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from embmap.serve.problems import Problem
@@ -29,17 +28,16 @@ class Slots:
         self._n_taken = 0
         self._what = what
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Take a slot for as long as the block lasts."""
+    def __enter__(self) -> None:
+        """Take a slot until the block ends."""
         if self._n_taken >= self._n:
             told = f"too many {self._what} at once"
             raise Problem(429, "busy", told, {"Retry-After": "1"})
         self.keep()
-        try:
-            yield
-        finally:
-            self.give_back()
+
+    def __exit__(self, *_: object) -> None:
+        """Give the slot back."""
+        self.give_back()
 
     def keep(self) -> None:
         """Take one more slot, even if none is left."""

@@ -119,7 +119,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._unparsed = self._head_nbytes = 0
-        self._start("head", HEAD_SECONDS, self._head_is_late)
+        self._stop("head")  # _feed starts it anew for a head that has not arrived whole
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -179,15 +179,15 @@ class BoundedHttp(HttpToolsProtocol):
             self.flow.is_held = True
             self.flow.pause_reading()
             self._stop("head")  # of yet another request: it is not the client who delays that
-        elif not self._in_body and self._is_answered() and "head" not in self._timers:
+        elif "head" not in self._timers and (
             # Empty lines end the wait for another request, and begin none.
+            self._in_head or (not self._in_body and self._is_answered())
+        ):
             self._start("head", HEAD_SECONDS, self._head_is_late)
 
     def _read_on(self) -> None:
         """Read again: no request is queued."""
         self.flow.is_held = False
-        if self._in_head:
-            self._start("head", HEAD_SECONDS, self._head_is_late)
         self._feed()
         self.flow.resume_reading()
 

@@ -18,7 +18,7 @@ from embmap.vectors.matrix import Matrix
 __all__ = ["Call", "asked_file", "check_size", "check_vectors", "check_words", "dynamic_file"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
     """A request to a model.
 

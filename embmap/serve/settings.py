@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from embmap.io.mapping import Backend
@@ -144,6 +145,7 @@ class Settings:
             )
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a host."""
     if host.lower() == "localhost":
