@@ -1,7 +1,7 @@
-"""Files that another process serves, with the face of local ones: ``embmap.connect(url)``.
+"""Files that ``embmap serve`` serves, with the interface of local files: ``embmap.connect(url)``.
 
-Needs nothing but the standard library and numpy. Vectors travel as .npy, so what arrives are the
-numbers of the file; errors are those that the local file would raise.
+The client needs only the standard library and numpy. Vectors travel as .npy, so that their bits are
+the same as in the file. Errors are the same as a local file would raise.
 """
 
 from embmap.client.connections import RemoteError

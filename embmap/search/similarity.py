@@ -24,7 +24,11 @@ from embmap.search.exact import ExactSearch, Metric, checked_metric, units_of
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["Metric", "Neighbor", "Similarity"]
+__all__ = ["Metric", "Neighbor", "NotFiniteError", "Similarity"]
+
+
+class NotFiniteError(ValueError):
+    """A vector that neighbors are searched for has values that are not finite."""
 
 
 class Neighbor(NamedTuple):
@@ -197,7 +201,7 @@ class Similarity:
 
     def _finite(self, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         if not np.isfinite(vectors).all():
-            raise ValueError("nothing is near to a vector with values that are not finite")
+            raise NotFiniteError("nothing is near to a vector with values that are not finite")
         return vectors
 
     def _rows(self, file: Searched, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
