@@ -43,7 +43,7 @@ def refuse(reason: str) -> NoReturn:
     raise RemoteError(200, "garbled", f"the answer does not come from embmap serve: {reason}")
 
 
-def _member(answer: Any, name: str, *kinds: type) -> Any:
+def _member(answer: Any, name: str, kinds: tuple[type, ...]) -> Any:
     """Return a member of a JSON object, which must be of one of some types."""
     if isinstance(answer, dict) and name in answer and type(answer[name]) in kinds:
         return answer[name]
@@ -52,7 +52,7 @@ def _member(answer: Any, name: str, *kinds: type) -> Any:
 
 def _size(answer: Any, name: str) -> int:
     """Return a member of a JSON object, which must be a size."""
-    value: int = _member(answer, name, int)
+    value: int = _member(answer, name, (int,))
     if not 0 <= value < _LARGEST:
         refuse(f"there is no valid {name!r}")
     return value
@@ -60,11 +60,11 @@ def _size(answer: Any, name: str) -> int:
 
 def models_of(answer: Any) -> list[ModelFacts]:
     """Return the files that a server lists; :func:`checked_facts` checks the rest of one."""
-    models = cast(list[ModelFacts], _member(answer, "models", list))
+    models = cast(list[ModelFacts], _member(answer, "models", (list,)))
     for facts in models:
-        _member(facts, "available", bool)
+        _member(facts, "available", (bool,))
         try:
-            _member(facts, "name", str).encode()
+            _member(facts, "name", (str,)).encode()
         except UnicodeEncodeError:
             refuse("a name is not valid Unicode")
     return models
@@ -72,11 +72,11 @@ def models_of(answer: Any) -> list[ModelFacts]:
 
 def checked_facts(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of an available file, checked."""
-    _member(facts, "format", str)
-    _member(facts, "words", bool)
+    _member(facts, "format", (str,))
+    _member(facts, "words", (bool,))
     _size(facts, "count")
     n_steps = 1 if facts.get("timesteps") is None else _size(facts, "timesteps")
-    if _DTYPE.fullmatch(_member(facts, "dtype", str)) is None:
+    if _DTYPE.fullmatch(_member(facts, "dtype", (str,))) is None:
         refuse("there is no valid 'dtype'")
     if 8 * _size(facts, "rows") * _size(facts, "dim") * n_steps >= _LARGEST:
         refuse("no array has its sizes")
@@ -85,13 +85,13 @@ def checked_facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 def checked_limits(answer: Any) -> dict[str, int]:
     """Return the server's limits of a request, checked."""
-    limits = _member(answer, "limits", dict)
+    limits = _member(answer, "limits", (dict,))
     return {name: _size(limits, name) for name in ("words", "body_nbytes", "answer_nbytes")}
 
 
 def rows_of(answer: Any, n: int, n_rows: int) -> list[int]:
     """Return the rows of `n` words, -1 for unknown words."""
-    rows = [-1 if row is None else row for row in _member(answer, "rows", list)]
+    rows = [-1 if row is None else row for row in _member(answer, "rows", (list,))]
     if len(rows) != n or not all(type(row) is int and -1 <= row < n_rows for row in rows):
         refuse(f"there are no {n} valid rows")
     return rows
@@ -100,9 +100,9 @@ def rows_of(answer: Any, n: int, n_rows: int) -> list[int]:
 def neighbors_of(answer: Any) -> list[Neighbor]:
     """Return the neighbors in an answer."""
     found = []
-    for each in _member(answer, "neighbors", list):
-        row, word = _size(each, "row"), _member(each, "word", str, type(None))
-        score = _member(each, "score", float, int, type(None))
+    for each in _member(answer, "neighbors", (list,)):
+        row, word = _size(each, "row"), _member(each, "word", (str, type(None)))
+        score = _member(each, "score", (float, int, type(None)))
         if type(score) is int and abs(score) >= _LARGEST:
             refuse("there is no valid 'score'")
         found.append(Neighbor(row, word, math.nan if score is None else float(score)))
