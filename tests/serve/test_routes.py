@@ -48,7 +48,9 @@ def test_the_description_offers_the_choices_of_the_library():
 
 def test_words_have_a_place_in_the_path_and_in_the_query():
     for path, methods in described().items():
-        names = {(each["in"], each["name"]) for each in methods.get("get", {}).get("parameters", ())}
+        names = {
+            (each["in"], each["name"]) for each in methods.get("get", {}).get("parameters", ())
+        }
         if ("query", "word") in names:
             inner = described()[f"{path}/{{word}}"]["get"]["parameters"]
             assert {(each["in"], each["name"]) for each in inner} - {("path", "word")} == names - {
