@@ -32,7 +32,31 @@ MISSING: tuple[Missing, ...] = get_args(Missing)
 
 
 class ModelFacts(TypedDict, total=False):
-    """A served file, as the server lists it. Only the first two are there if it cannot be read."""
+    """An entry in a server's list of files. A file that cannot be read has only the first two.
+
+    Attributes
+    ----------
+    name : str
+        The file's name in requests.
+    available : bool
+        Whether the server can read the file now.
+    format : str
+        Its format, such as "finalfusion".
+    dim : int
+        Length of a vector.
+    dtype : str
+        Type of an element.
+    count : int
+        Number of words, or of rows in a file without words.
+    rows : int
+        Number of rows, with the rows of subwords.
+    words : bool
+        Whether the file has words.
+    vectors : bool
+        Whether the file has one vector for each row.
+    timesteps : int
+        Number of time steps; absent in other files than DWE files.
+    """
 
     name: Required[str]
     available: Required[bool]
