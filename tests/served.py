@@ -117,7 +117,7 @@ def in_process(settings, connections=None, **patched):
 def settings_of(path, **limits):
     from embmap.serve.settings import Limits, ModelSource, Settings
 
-    return Settings((ModelSource("a", str(path)),), limits=Limits(**limits))
+    return Settings(models=(ModelSource("a", str(path)),), limits=Limits(**limits))
 
 
 def answer_to(port, *parts):

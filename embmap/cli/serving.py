@@ -47,11 +47,11 @@ def serve(
     if backend is Backend.MMAP:
         complain("warning: with --backend mmap a file that is truncated kills whoever reads it")
     settings = Settings(
-        model_sources(files, vocab or ()),
-        host,
-        port,
-        workers,
-        None if token_file is None else str(token_file.absolute()),
-        backend.value,
+        models=model_sources(files, vocab or ()),
+        host=host,
+        port=port,
+        workers=workers,
+        token_file=None if token_file is None else str(token_file.absolute()),
+        backend=backend.value,
     )
     run(settings, typer.echo)

@@ -1,4 +1,4 @@
-"""Connections to a server, and its errors as local files would raise them."""
+"""Connections to a server, and its errors as the exceptions that local files raise."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import urllib.parse
 import weakref
 from typing import Any, NamedTuple
 
+from embmap.client.interface import JSON, MISSING_HEADER
 from embmap.errors import EmbmapError, UnknownWordError
 
-__all__ = ["JSON", "Connections", "RemoteError", "Reply", "encoded"]
+__all__ = ["Connections", "RemoteError", "Reply", "encoded"]
 
-JSON = "application/json"
-_JSON_NBYTES = 1 << 24  # more than the JSON that the client asks for has
+_JSON_NBYTES = 1 << 24  # more than any JSON that the client asks for
 _PIECE = 1 << 18
 _MESSAGE_LETTERS = 1000
 
 
 class RemoteError(EmbmapError, OSError):
-    """A server refused or could not answer, for a reason that local files do not have.
+    """A server refused or failed to answer, for a reason that local files do not have.
 
     Parameters
     ----------
     status : int
-        Of the response; 0 when there was none.
+        HTTP status of the response; 0 if there was no response.
     code : str
-        What the server calls it.
+        The server's code of the error, such as ``busy``.
     message : str
-        And what it says.
+        The server's message.
     """
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -41,17 +41,7 @@ class RemoteError(EmbmapError, OSError):
 
 
 class Reply(NamedTuple):
-    """What a server answered.
-
-    Attributes
-    ----------
-    media_type : str
-        Of its body.
-    missing : str
-        The numbers of the words that have no vector, with commas.
-    content : bytearray
-        Its body.
-    """
+    """A response. `missing` lists the positions of words without a vector, with commas."""
 
     media_type: str
     missing: str
@@ -59,7 +49,7 @@ class Reply(NamedTuple):
 
 
 class _Held:
-    """The connection of a thread; closed when the thread ends."""
+    """The connection of a thread. It is closed when the thread ends."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
@@ -70,12 +60,12 @@ class _Held:
 
 
 class Connections:
-    """One connection for each thread, kept alive."""
+    """A keep-alive connection for each thread."""
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"{url!r} is no URL of a server: write http://HOST:PORT")
+            raise ValueError(f"url must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
         secure = parts.scheme == "https"
         self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._address = (parts.hostname, parts.port)
@@ -86,7 +76,7 @@ class Connections:
         self._all: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def _connection(self) -> http.client.HTTPConnection:
-        """Return the connection of this thread; a forked process has one of its own."""
+        """Return the connection of this thread; a forked process gets a new one."""
         held: _Held | None = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
             host, port = self._address
@@ -97,7 +87,7 @@ class Connections:
     def ask(
         self, path: str, body: Any = None, accept: str = JSON, most: int = _JSON_NBYTES
     ) -> Reply:
-        """Send a request."""
+        """Send a request and return the response; refuse an answer of more than `most` bytes."""
         headers = {**self._headers, "Accept": accept}
         data = None
         if body is not None:
@@ -107,11 +97,11 @@ class Connections:
             connection = self._connection()
             fresh = connection.sock is None
             try:
-                return self._exchange(connection, path, data, headers, most)
+                return self._exchange(connection, path, data, headers, most=most)
             except RemoteError:
                 raise
             except (http.client.HTTPException, OSError) as error:
-                # A server may close a connection that nothing is said on; requests only read.
+                # A server may close an idle connection. Requests only read: sending again is safe.
                 if fresh or last or isinstance(error, TimeoutError):
                     raise RemoteError(0, "unreachable", f"no answer: {error}") from error
         raise AssertionError  # the loop has answered or raised
@@ -122,11 +112,12 @@ class Connections:
         path: str,
         data: bytes | None,
         headers: dict[str, str],
+        *,
         most: int,
     ) -> Reply:
-        """Send a request and read all of its answer, or close the connection.
+        """Send a request and read the whole answer, or close the connection.
 
-        What is left of an answer would be taken for that to the next request.
+        The rest of an answer would be read as the answer to the next request.
         """
         try:
             method = "GET" if data is None else "POST"
@@ -140,20 +131,20 @@ class Connections:
         if is_error:
             raise _error_of(response.status, content)
         kind = response.getheader("Content-Type", "").partition(";")[0].strip().lower()
-        return Reply(kind, response.getheader("Embmap-Missing", ""), content)
+        return Reply(kind, response.getheader(MISSING_HEADER, ""), content)
 
     def json(self, path: str, body: Any = None) -> Any:
-        """Send a request for JSON."""
+        """Send a request and return the JSON of the answer, parsed."""
         reply = self.ask(path, body)
         try:
             if reply.media_type == JSON:
                 return json.loads(reply.content)
         except (ValueError, RecursionError):
             pass
-        raise RemoteError(200, "garbled", "the server's answer is no JSON that can be read")
+        raise RemoteError(200, "garbled", "the server's answer is not valid JSON")
 
     def close(self) -> None:
-        """Close all of them; they open again when they are needed."""
+        """Close all connections. They open again for the next request."""
         for held in list(self._all):
             held.connection.close()
 
@@ -164,9 +155,9 @@ def encoded(value: Any) -> bytes:
 
 
 def _content(response: http.client.HTTPResponse, most: int) -> bytearray:
-    """Return the body of a response piece by piece: its headers may announce anything."""
+    """Return the body of a response. It is read in pieces, as its Content-Length may be false."""
     too_large = RemoteError(
-        response.status, "too_large", f"the server's answer has more than {most} bytes"
+        response.status, "too_large", f"the server's answer must have at most {most} bytes"
     )
     if response.length is not None and response.length > most:
         raise too_large
@@ -188,8 +179,8 @@ def _error_of(status: int, content: bytearray) -> Exception:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         code = None
     if not (isinstance(code, str) and isinstance(message, str)):
-        told = f"the server answered with status {status} and no error of embmap serve"
-        return RemoteError(status, "error", told)
+        message = f"the server answered with status {status}, but without an error of embmap serve"
+        return RemoteError(status, "error", message)
     message = message[:_MESSAGE_LETTERS]
     if code == "unknown_word" and isinstance(word, str) and isinstance(n_unknown, int):
         return UnknownWordError(word, n_unknown=n_unknown)

@@ -1,14 +1,15 @@
-"""What a server serves: a mapping of names to files."""
+"""The files of a server, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from embmap.client.answers import checked_limits, models_of
 from embmap.client.connections import Connections, RemoteError
 from embmap.client.files import RemoteFile
+from embmap.client.interface import MODELS, ModelFacts
 
 __all__ = ["Server", "connect"]
 
@@ -18,26 +19,27 @@ class Server(Mapping[str, RemoteFile]):
 
     Parameters
     ----------
-    connections : object
-        Leads to the server.
+    connections : Connections
+        The connections to the server; :func:`connect` makes them.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     @property
-    def models(self) -> list[dict[str, Any]]:
-        """What the server says about its files now."""
-        return models_of(self._connections.json("/v1/models"))
+    def models(self) -> list[ModelFacts]:
+        """The server's current list of its files, as ``GET /v1/models`` answers it."""
+        return models_of(self._connections.json(MODELS))
 
     def __getitem__(self, name: str) -> RemoteFile:
-        """Return a file; nothing is fetched of it but its sizes."""
-        answer = self._connections.json("/v1/models")
+        """Return a file. Only its entry in the server's list is fetched."""
+        answer = self._connections.json(MODELS)
         for facts in models_of(answer):
             if facts["name"] == name:
                 if not facts["available"]:
                     raise RemoteError(503, "model_unavailable", f"{name!r} cannot be read now")
-                return RemoteFile(self._connections, facts, checked_limits(answer))
+                limits = checked_limits(answer)
+                return RemoteFile(self._connections, cast(dict[str, Any], facts), limits)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -49,7 +51,7 @@ class Server(Mapping[str, RemoteFile]):
         return len(self.models)
 
     def close(self) -> None:
-        """Close the connections; they open again when they are needed."""
+        """Close the connections. They open again for the next request."""
         self._connections.close()
 
     def __enter__(self) -> Self:
@@ -67,25 +69,25 @@ class Server(Mapping[str, RemoteFile]):
 
 
 def connect(url: str, token: str | None = None, *, timeout: float = 60.0) -> Server:
-    """Reach a server of ``embmap serve``.
+    """Open the files that ``embmap serve`` serves at a URL.
 
     Parameters
     ----------
     url : str
-        Such as ``http://127.0.0.1:8808``.
+        The URL that the server prints, such as ``http://127.0.0.1:8808``.
     token : str, optional
-        What it asks for.
+        The server's token, if it has one.
     timeout : float
         Seconds to wait for an answer.
 
     Returns
     -------
     Server
-        Its files by name. Nothing is sent before something is asked.
+        The files by name. The first request is sent when a file or the list of files is used.
 
     Raises
     ------
     ValueError
-        When that is no URL of a server.
+        If `url` is not the URL of a server.
     """
     return Server(Connections(url, token, timeout))

@@ -16,6 +16,7 @@ __all__ = [
     "METRICS",
     "Metric",
     "Neighbor",
+    "NotFiniteError",
     "OneQuery",
     "Queries",
     "SeveralQueries",
@@ -35,6 +36,10 @@ OneQuery = str | Vector
 """A word, or a vector of shape (dim,)."""
 SeveralQueries = Words | Sequence[Vector] | np.ndarray[tuple[int, int], np.dtype[Any]]
 """Words, or vectors of shape (m, dim)."""
+
+
+class NotFiniteError(ValueError):
+    """A vector that neighbors are searched for has values that are not finite."""
 
 
 class Neighbor(NamedTuple):
@@ -118,7 +123,7 @@ def parse_words(words: Sequence[str | Iterable[str]]) -> tuple[list[list[str]], 
 
 
 def check_finite(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return vectors, or raise ValueError if a value is not finite."""
+    """Return vectors, or raise NotFiniteError if a value is not finite."""
     if not np.isfinite(vectors).all():
-        raise ValueError("nothing is near to a vector with values that are not finite")
+        raise NotFiniteError("nothing is near to a vector with values that are not finite")
     return vectors

@@ -1,7 +1,7 @@
-"""Words by their beginnings, for whoever types one.
+"""Completion: words that begin with a prefix.
 
-The first words of a vocabulary are sorted once, when somebody first asks. Vocabularies are in the
-order of frequency as a rule, so these are the ones that are typed.
+The first words of a vocabulary are sorted on the first request. Most vocabularies are in the order
+of frequency, so these are the words that users type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCANNED = 200_000
 
 
 class Completion:
-    """The first words of a vocabulary, sorted."""
+    """The first 200,000 words of a vocabulary, sorted."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
@@ -30,11 +30,11 @@ class Completion:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all words are looked at."""
+        """Whether all words of the vocabulary are among the sorted ones."""
         return self._vocabulary is None or len(self._vocabulary) <= _SCANNED
 
     def starting_with(self, prefix: str, n: int) -> list[str]:
-        """Return words that begin so."""
+        """Return up to `n` words that begin with a prefix, in the order of their rows."""
         vocabulary = self._vocabulary
         if vocabulary is None:
             return []

@@ -1,7 +1,7 @@
-"""What stands between HTTP and an answer: who reads bodies, picks the thread, turns errors to JSON.
+"""Between HTTP and an answer: reading bodies, choosing a thread, and turning errors into JSON.
 
-Look-ups in what is in memory are answered on the event loop, where they cost less than handing them
-to a thread would; everything else is handed to one.
+Look-ups of data that is in memory are answered on the event loop, where they cost less than a
+thread would. Threads answer everything else.
 """
 
 from __future__ import annotations
@@ -11,47 +11,49 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, nullcontext
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from embmap.client.interface import JSON
 from embmap.embedding_file import EmbeddingFile
 from embmap.io.cached_reads import NotInMemoryError
-from embmap.serve.fields import body_fields, query_fields, refuse
 from embmap.serve.models import Models, Version
 from embmap.serve.pool import Pool, Slots
 from embmap.serve.problems import Problem, problem_of
-from embmap.serve.representations import JSON, Answer
+from embmap.serve.representations import Answer
 from embmap.serve.request import Call
+from embmap.serve.request_fields import parse_body, parse_query, refuse
+from embmap.serve.routes import Task
 from embmap.serve.settings import Limits
 
 __all__ = ["Bodies", "Endpoint", "ModelEndpoint", "response", "response_of"]
 
 _LOG = logging.getLogger("embmap.serve")
 _SMALL = 1 << 16  # bytes of a body or an answer that every connection may keep in memory
-_TRIES = 4  # words, rows, norms; and what was lost again meanwhile
-_DRAINED = 8  # times the limit: who is still sending hears of no refusal
+_TRIES = 4  # to answer after a read: of words, of rows, of norms, and of a page that was evicted
+_DRAINED = 8  # times the limit are read and dropped: a client sees a refusal only once it has sent
 
 
 class Bodies:
-    """Reads the bodies of requests: JSON, not too long, in time."""
+    """Reads the bodies of requests: JSON, bounded in size and time."""
 
     def __init__(self, limits: Limits, large: Slots) -> None:
         self._limits = limits
         self._large = large
 
     async def read(self, request: Request) -> bytes:
-        """Return the body of a request once all of it is there."""
+        """Return the body of a request once all of it has arrived."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:
-            # Also what keeps pages of other sites from sending requests here.
-            raise Problem(415, "not_json", f"send the body as Content-Type: {JSON}")
+            # A page of another site cannot send this media type without asking first.
+            raise Problem(415, "not_json", f"Content-Type must be {JSON}")
         limit = self._limits.body_nbytes
         too_large = Problem(
-            413, "too_large", f"a body has at most {limit} bytes", {"Connection": "close"}
+            413, "too_large", f"a body must have at most {limit} bytes", {"Connection": "close"}
         )
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > _DRAINED * limit:
@@ -74,14 +76,14 @@ class Bodies:
                         body += b"" if refusal else part
             except TimeoutError:
                 raise Problem(
-                    408, "slow", "the body did not arrive in time", {"Connection": "close"}
+                    408, "slow", "the body of the request came too late", {"Connection": "close"}
                 ) from None
         if refusal is not None:
             raise refusal
         return bytes(body)
 
     def _take_slot(self, held: ExitStack) -> Problem | None:
-        """Take a slot for a large body; return the refusal if there is none."""
+        """Take a slot for a large body; return the refusal if no slot is free."""
         try:
             held.enter_context(self._large)
         except Problem as busy:
@@ -90,12 +92,13 @@ class Bodies:
 
 
 class Endpoint:
-    """What one route does, as an ASGI application: whatever is raised becomes a problem."""
+    """A route as an ASGI application. Every exception becomes a problem."""
 
     def __init__(
         self,
         template: str,
         respond: Callable[[Request], Awaitable[Response]],
+        *,
         large: Slots,
         slots: Slots | None = None,
         bodies: Bodies | None = None,
@@ -130,33 +133,12 @@ class Endpoint:
         except Exception as error:
             problem = problem_of(error)
             if problem.status == 500:
-                _tell(self._template, error)
+                _log(self._template, error)
             return response_of(problem)
 
 
-class Task(NamedTuple):
-    """A route that asks a model.
-
-    Attributes
-    ----------
-    method : {"GET", "POST"}
-        Of its requests.
-    handler : callable
-        What answers them.
-    is_quick : bool
-        Whether they are answered at once if nothing has to be read from a disk.
-    is_search : bool
-        Whether they take the slots and threads of searches, not those of look-ups.
-    """
-
-    method: str
-    handler: Callable[[Call], Answer]
-    is_quick: bool = False
-    is_search: bool = False
-
-
 class ModelEndpoint:
-    """Asks a model and responds with what a handler answers."""
+    """Answers a task of a model, on the event loop or in a thread."""
 
     def __init__(self, task: Task, models: Models, pool: Pool, limits: Limits) -> None:
         self._task = task
@@ -182,9 +164,9 @@ class ModelEndpoint:
     async def _at_once(
         self, version: Version, request: Request, body: bytes | None, until: float
     ) -> Answer | None:
-        """Answer on the event loop, once threads have read what is not in memory.
+        """Answer on the event loop, after threads have read the data that is not in memory.
 
-        A thread that answered all of it would take and give up Python's lock for each row.
+        A thread that did all the work would take and release Python's lock for each row.
         """
         file = version.cached
         for _ in range(_TRIES if file is not None else 0):
@@ -192,22 +174,22 @@ class ModelEndpoint:
                 return self._answer(version, cast(EmbeddingFile, file), request, body)
             except NotInMemoryError as absent:
                 await self._pool.run(until, absent.load)
-            except BlockingIOError:  # it takes long
+            except BlockingIOError:  # the answer takes long
                 return None
         return None
 
     def _answer(
         self, version: Version, file: EmbeddingFile, request: Request, body: bytes | None
     ) -> Answer:
-        fields = query_fields(_query(request.scope), self._limits)
+        fields = parse_query(_query(request.scope), self._limits)
         if body is not None:
             fields.check_rest()
-            fields = body_fields(body, self._limits)
+            fields = parse_body(body, self._limits)
         given = [value for name, value in request.scope["headers"] if name == b"accept"]
         accept = b", ".join(given).decode("latin-1") or None
         word = _path_word(request)
         try:
-            return self._task.handler(
+            return self._task.answer(
                 Call(
                     version=version,
                     file=file,
@@ -217,26 +199,26 @@ class ModelEndpoint:
                     limits=self._limits,
                 )
             )
-        finally:  # a refusal rests on what was read as much as an answer does
+        finally:  # refusals, too, depend on the data that was read
             version.check_unchanged()
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
-    """Return what the query says."""
+    """Return the names and values of the query."""
     try:
         return parse_qsl(scope["query_string"].decode("ascii"), True, errors="strict")
     except UnicodeDecodeError:
-        refuse("the query is not UTF-8")
+        refuse("the query must be UTF-8")
 
 
 def _path_word(request: Request) -> str | None:
-    """Return the word in the path; the server has put U+FFFD where that is not UTF-8."""
+    """Return the word in the path. The server puts U+FFFD for bytes that are not UTF-8."""
     word: str | None = request.path_params.get("word")
     if word is not None and "\ufffd" in word:
         try:
             unquote_to_bytes(request.scope["raw_path"]).decode()
         except UnicodeDecodeError:
-            refuse("the path is not UTF-8")
+            refuse("the path must be UTF-8")
     return word
 
 
@@ -255,13 +237,13 @@ def response(answer: Answer) -> Response:
 
 
 def response_of(problem: Problem) -> Response:
-    """Return the response that tells a problem."""
+    """Return the response that reports a problem."""
     headers = {"Cache-Control": "no-store", **problem.headers}
     return Response(problem.body(), problem.status, headers, JSON)
 
 
-def _tell(template: str, error: Exception) -> None:
-    """Log where an error came from, without its message: it might quote the request."""
+def _log(template: str, error: Exception) -> None:
+    """Log where an error came from, without its message, which might quote the request."""
     lines = [
         f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
     ]

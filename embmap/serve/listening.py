@@ -1,8 +1,8 @@
-"""The listening socket, and the descriptors that its connections may use.
+"""The listening socket, and the number of file descriptors that its connections may use.
 
-A server that runs out of descriptors can neither answer nor open files. Connections get what the
-limit leaves after a reserve for files, and are accepted a few at a time, so that surplus ones are
-closed before more come in.
+A server without free descriptors can neither answer nor open files. Therefore a reserve is kept for
+files, and connections are accepted a few at a time, so that surplus ones are closed before more
+arrive.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from embmap.serve.protocol import warn_once
 __all__ = ["Listening", "affordable_connections", "listen"]
 
 _ACCEPTED_AT_ONCE = 16
-_RESERVED = 128  # descriptors for Python, threads that open files, connections about to be closed
-_RESERVED_FOR_MODEL = 16  # one version that is served, and one that is being opened
+_RESERVED = 128  # for Python, threads that open files, and connections about to be closed
+_RESERVED_FOR_MODEL = 16  # for the version that is served and one that is being opened
 _FEWEST = 16
 
 
 def affordable_connections(most: int, n_models: int) -> int:
-    """Raise the limit of descriptors as far as is allowed, and return how many connections fit."""
+    """Raise the soft limit of descriptors to the hard limit; return how many connections fit."""
     try:
         import resource
-    except ImportError:  # Windows, which has no such limit
+    except ImportError:  # Windows has no such limit
         return most
     limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS refuses "unlimited"
@@ -40,7 +40,7 @@ def affordable_connections(most: int, n_models: int) -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
+    """Return a socket that listens on a host and port."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -64,9 +64,9 @@ def listen(host: str, port: int) -> socket.socket:
 class Listening(socket.socket):
     """A socket from which an event loop accepts a few connections at a time.
 
-    asyncio accepts until nobody waits, before it lets anybody close a connection, and logs each
-    failure. This socket pretends now and then that nobody waits. Without a free descriptor it
-    closes the connection that waits, with the help of a descriptor that it keeps for this.
+    asyncio accepts until no connection waits, closes none meanwhile, and logs each failure.
+    Therefore this socket pretends now and then that no connection waits. Without a free descriptor,
+    it gives up a spare one to accept the waiting connection, and closes it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -75,7 +75,7 @@ class Listening(socket.socket):
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for a worker process that is being started, as multiprocessing does sockets."""
+        """Pickle for a worker process that is being started, as multiprocessing pickles sockets."""
         return _inherited, (reduction.DupFd(self.fileno()),)
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -92,25 +92,25 @@ class Listening(socket.socket):
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-        self._n_left = 0  # asyncio would try again at once
+        self._n_left = 0  # otherwise asyncio would try again at once
         warn_once("no file descriptor is left: new connections are closed")
         self._drop()
         raise BlockingIOError
 
     def _drop(self) -> None:
-        """Close the connection that waits."""
-        self._let_spare_go()
+        """Accept the waiting connection with the spare descriptor, and close it."""
+        self._close_spare()
         try:
             super().accept()[0].close()
         finally:
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
     def close(self) -> None:
-        """Close the socket and what it keeps."""
-        self._let_spare_go()
+        """Close the socket and its spare descriptor."""
+        self._close_spare()
         super().close()
 
-    def _let_spare_go(self) -> None:
+    def _close_spare(self) -> None:
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None

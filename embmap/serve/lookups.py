@@ -1,45 +1,37 @@
-"""Vectors of words and rows. Handlers know nothing of HTTP but problems."""
+"""Vectors of words and rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from embmap.client.interface import ARROW, JSON, MISSING, NPY, Missing
 from embmap.embedding_file import EmbeddingFile
-from embmap.serve.fields import refuse
 from embmap.serve.problems import Problem, unknown_word
-from embmap.serve.representations import (
-    ARROW,
-    JSON,
-    NPY,
-    Answer,
-    as_numbers,
-    json_answer,
-    vectors_answer,
-)
+from embmap.serve.representations import Answer, as_numbers, json_answer, vectors_answer
 from embmap.serve.request import (
     Call,
-    asked_file,
+    at_asked_step,
     check_size,
+    check_time_steps,
     check_vectors,
     check_words,
-    dynamic_file,
 )
+from embmap.serve.request_fields import refuse
 
 __all__ = ["lookup", "vectors"]
 
-# What takes a millisecond or two at the most: bytes of vectors, letters of words to be composed.
+# Answers that take at most a millisecond or two: bytes of vectors, letters of composed words.
 _QUICK_NBYTES = {JSON: 1 << 16, NPY: 1 << 19, ARROW: 1 << 19}
 _QUICK_LETTERS = 64
-MISSING = ("error", "null", "subwords")
 
 
 def vectors(call: Call) -> Answer:
     """Answer ``GET /v1/{name}/vectors/{word}``: one vector, of a DWE file at a time step."""
-    word, media_type = call.path_word(), call.media_type()
-    file = asked_file(call)
+    word, media_type = call.take_word(), call.choose_media_type(vectors=True)
+    file = at_asked_step(call)
     matrix = check_vectors(file)
     call.fields.check_rest()
     check_words(file)
@@ -60,29 +52,29 @@ def vectors(call: Call) -> Answer:
 def lookup(call: Call) -> Answer:
     """Answer ``POST /v1/{name}/lookup``: many vectors."""
     fields = call.fields
-    missing = fields.choice("missing", MISSING)
+    missing = cast(Missing, fields.choice("missing", MISSING))
     over_time = fields.flag("trajectories")
     with_vectors = fields.flag("vectors", default=True)
     facts: dict[str, Any] = {}
     words: list[str] | None = None
     asked: list[int] = []
     if ("words" in fields) == ("rows" in fields):
-        refuse("ask for either 'words' or 'rows'")
+        refuse("the body must have either 'words' or 'rows'")
     if "words" in fields:
         words = facts["words"] = fields.words("words")
     else:
         asked = fields.rows("rows")
     if over_time and "t" in fields:
-        refuse("ask for either 't' or 'trajectories'")
-    file = dynamic_file(call.file) if over_time else asked_file(call)
+        refuse("the body must not have both 't' and 'trajectories'")
+    file = check_time_steps(call.file) if over_time else at_asked_step(call)
     fields.check_rest()
-    media_type = call.media_type(many=with_vectors)
+    media_type = call.choose_media_type(vectors=with_vectors)
     if with_vectors:
         check_vectors(file)
         nbytes = check_size(call, len(asked if words is None else words), file)
         call.check_quick(quick=nbytes <= _QUICK_NBYTES[media_type])
     if words is None:
-        rows = existing(asked, file)
+        rows = check_rows(asked, file)
     else:
         check_words(file)
         rows = file.find(words)
@@ -94,7 +86,7 @@ def lookup(call: Call) -> Answer:
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
     if not with_vectors:
         return json_answer(facts)
-    found, known = look_up(file, words, rows, missing)
+    found, known = look_up(file, words, rows, compose=missing == "subwords")
     absent = np.flatnonzero(~known).tolist()
     if media_type != JSON:
         return vectors_answer(media_type, facts, found, absent)
@@ -107,16 +99,19 @@ def lookup(call: Call) -> Answer:
 
 
 def look_up(
-    file: EmbeddingFile, words: list[str] | None, rows: npt.NDArray[np.int64], missing: str
+    file: EmbeddingFile, words: list[str] | None, rows: npt.NDArray[np.int64], *, compose: bool
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return the vectors of words or rows, and which of them there are."""
+    """Return the vectors of n rows, and which are known: (n,) bool. Unknown vectors are zeros.
+
+    `rows` holds -1 for unknown words; with `compose` they are composed from subwords.
+    """
     known = rows >= 0
     safe = np.where(known, rows, 0) if len(file) else rows[known]
     found = check_vectors(file).take(safe)
-    if len(found) < len(rows):  # nothing is known in an empty file
+    if len(found) < len(rows):  # in an empty file, no row is known
         found = np.zeros((len(rows), *found.shape[1:]), found.dtype)
     found[~known] = 0
-    if words is not None and missing == "subwords":
+    if words is not None and compose:
         for i in np.flatnonzero(~known).tolist():
             vector = file.get(words[i])
             if vector is not None:
@@ -132,10 +127,10 @@ def check_known(words: list[str], rows: npt.NDArray[np.int64]) -> None:
         raise unknown_word(words[int(unknown[0])], unknown.size)
 
 
-def existing(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
-    """Return rows that all exist, or refuse."""
+def check_rows(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
+    """Return rows as an array, or refuse if one does not exist."""
     n_rows = file.shape[0]
     for row in rows:
         if row >= n_rows:
-            raise Problem(404, "unknown_row", f"there is no row {row}; the file has {n_rows}")
+            raise Problem(404, "unknown_row", f"a row must be below {n_rows}, not {row}")
     return np.array(rows, np.int64)

@@ -1,26 +1,24 @@
-"""The files a server serves: opened when first asked for, and again when they change on disk.
+"""The files that a server serves: opened on the first request, and again when they change on disk.
 
-Each is open twice where the system allows it: as it is served to threads, which may wait for a
-disk, and to be read only from memory, for the event loop, which must not.
+Where the system allows it, each file is open twice: once for threads, which may wait for a disk,
+and once for the event loop, which may not and reads only what is in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import embmap
+from embmap.client.interface import ModelFacts
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import EmbmapError, UnsupportedError
 from embmap.io.mapping import Backend
@@ -28,67 +26,21 @@ from embmap.serve.completion import Completion
 from embmap.serve.indexes import IndexFolder
 from embmap.serve.problems import Problem, unavailable
 from embmap.serve.settings import ModelSource, Settings
+from embmap.serve.watched import Signature, Watched, label_of, signature_of
 from embmap.words.index_source import IndexChoice
 
 __all__ = ["Model", "Models", "Version"]
 
-Signature = tuple[tuple[int, int, int, int, int], ...]
-_FAILED_FOR = 0.5  # seconds until a file that could not be opened is tried again
-_PATIENCE = 5.0  # seconds that a request waits for a file to be opened and its words indexed
-_ATTEMPTS = 5  # at a file that is replaced again while it is being opened
+_FAILED_FOR = 0.5  # seconds before a file that could not be opened is tried again
+_PATIENCE = 5.0  # seconds that a request waits until a file is open and its words are indexed
+_ATTEMPTS = 5  # to open a file that is replaced while it is being opened
 _LOG = logging.getLogger("embmap.serve")
 
 
-class Watched:
-    """Files held open to see whether they change, wherever their paths lead later.
-
-    Attributes
-    ----------
-    signature : tuple
-        Device, inode, size and times of each, as they are now.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._descriptors: list[int] = []
-        for path in paths:
-            flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-            self._descriptors.append(os.open(path, flags))
-        self._found = [os.fstat(each) for each in self._descriptors]
-        self.signature = _signature_of(self._found)
-
-    def __del__(self) -> None:
-        """Let them go."""
-        for each in self._descriptors:
-            os.close(each)
-
-    def is_unchanged(self) -> bool:
-        """Return whether nobody has written to them."""
-        for descriptor, before in zip(self._descriptors, self._found, strict=True):
-            now = os.fstat(descriptor)
-            if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                return False
-            # Whoever puts the time of the last change back cannot put that of this change back.
-            if now.st_ctime_ns != before.st_ctime_ns and now.st_nlink == before.st_nlink:
-                return False
-        return True
-
-    def is_of(self, file: EmbeddingFile) -> bool:
-        """Return whether these are the files that an open file reads."""
-        found = [(each.st_dev, each.st_ino) for each in self._found]
-        return found == [each.identity for each in file.mapped_files]
-
-
 class Version:
-    """A file as it was when it was opened.
+    """A file as it was when it was opened: ``file`` for threads, ``cached`` for the event loop.
 
-    Attributes
-    ----------
-    file, cached : EmbeddingFile
-        As given.
-    signature : tuple
-        Device, inode, size and times of the file and of its words.
-    completion : Completion
-        Its words by their beginnings.
+    There is no ``cached`` (None) if reads take long or the system cannot read only from memory.
     """
 
     def __init__(self, file: EmbeddingFile, cached: EmbeddingFile | None, watched: Watched) -> None:
@@ -99,13 +51,13 @@ class Version:
         self.completion = Completion(file.vocab)
 
     def check_unchanged(self) -> None:
-        """Raise unless what was read can be trusted."""
+        """Refuse to answer from a file that was written to meanwhile."""
         if not self._watched.is_unchanged():
-            raise unavailable("the file changed while it was read")
+            raise unavailable("the file changed while it was being read")
 
 
 class Model:
-    """A file under a name, for one event loop."""
+    """A served file. Only one event loop asks for its versions."""
 
     def __init__(
         self,
@@ -129,9 +81,9 @@ class Model:
         return embmap.open(self._path, backend=backend, index=index, vocab=self._vocab)
 
     async def current(self) -> Version:
-        """Return the file as it is on disk now, opening it if need be.
+        """Return the file as it is on disk now; open it if it is not open.
 
-        A request that began with an earlier version keeps it: replaced files live on until then.
+        A request that began with an earlier version keeps it: replaced files stay readable.
         """
         until = time.monotonic() + _PATIENCE
         version: Version | None = None
@@ -140,11 +92,11 @@ class Model:
             version = self._version
             if version is not None and version.signature == signature:
                 return version
-            # A thread of its own, so that those of the pool are for other files meanwhile.
+            # The file is opened in a thread of its own: the pool's threads serve other files.
             opening = asyncio.wrap_future(self._opened(signature))
             done, _ = await asyncio.wait((opening,), timeout=max(until - time.monotonic(), 0))
             if not done:
-                raise unavailable("its words are being indexed; ask again")
+                raise unavailable("the words of the file are being indexed; try again")
             try:
                 version = opening.result()
             except Problem:
@@ -155,10 +107,10 @@ class Model:
                     return version
         if version is None:
             raise unavailable("the file is being written")
-        return version  # whole, if not the newest: it is replaced faster than it is opened
+        return version  # consistent, but not the newest: it is replaced faster than it is opened
 
     def _opened(self, signature: Signature) -> Future[Version]:
-        """Return the file that is being opened; one at a time."""
+        """Return the version that is being opened; at most one is at a time."""
         opening = self._opening
         if opening is not None and not opening.done():
             return opening
@@ -168,12 +120,12 @@ class Model:
                 return opening
         self._failed = None
         opening = self._opening = Future()
-        opening.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        opening.set_running_or_notify_cancel()  # a request that waits for it cannot cancel it
         opening.add_done_callback(partial(self._note, signature))
         try:
             threading.Thread(target=self._open_into, args=(opening,), daemon=True).start()
         except RuntimeError:
-            opening.set_exception(unavailable("there is no thread left to open it"))
+            opening.set_exception(unavailable("no thread is left to open the file"))
         return opening
 
     def _note(self, signature: Signature, opening: Future[Version]) -> None:
@@ -199,7 +151,7 @@ class Model:
                 with ExitStack() as until_open:
                     index = self._index(watched, until_open)
                     file = self._open_as(watched, index)
-                    # Without an index of the server's words would be indexed while others wait.
+                    # With "auto", the first look-up may index all words: too long for the loop.
                     quick = index != "auto" or not file.vocab
                     cached = self._cached(watched, index) if quick else None
                 version = Version(file, cached, watched)
@@ -219,10 +171,10 @@ class Model:
         return file
 
     def _index(self, watched: Watched, until_open: ExitStack) -> IndexChoice:
-        """Return an index that nobody else writes to; "auto" where there is none.
+        """Return an index that only the server writes to, or "auto" if there is no such index.
 
-        Without a folder its name goes when the stack is closed, and what was mapped stays: then a
-        process that is killed leaves nothing behind.
+        A server without a shared folder removes the index when `until_open` closes. The map stays
+        valid, and a process that is killed leaves nothing behind.
         """
         try:
             folder = self._folder or until_open.enter_context(
@@ -230,7 +182,7 @@ class Model:
             )
             opened = partial(self._open_as, watched)
             indexes = IndexFolder(folder, self.name)
-            return indexes.path_for(_label(watched.signature), opened) or "auto"
+            return indexes.path_for(label_of(watched.signature), opened) or "auto"
         except OSError as error:
             if not all(Path(path).exists() for path in self._paths):
                 raise
@@ -238,7 +190,7 @@ class Model:
             return "auto"
 
     def _cached(self, watched: Watched, index: IndexChoice) -> EmbeddingFile | None:
-        """Open the file to be read only from memory, if a row costs microseconds then."""
+        """Open the file for reads from memory only, or return None if a row takes long."""
         try:
             file = self._open_as(watched, index, "cached")
         except (UnsupportedError, BlockingIOError):
@@ -250,18 +202,18 @@ class Model:
             found = [os.stat(path) for path in self._paths]  # noqa: PTH116 (counts microseconds)
         except OSError:
             raise unavailable("the file is not there") from None
-        return _signature_of(found)
+        return signature_of(found)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` says about it."""
+    def facts(self) -> ModelFacts:
+        """Return the file's entry in the answer of ``GET /v1/models``."""
         try:
             with self.open("memory") as file:
                 return self._facts_of(file)
         except (EmbmapError, OSError, ValueError):
             return {"name": self.name, "available": False}
 
-    def _facts_of(self, file: EmbeddingFile) -> dict[str, Any]:
-        facts: dict[str, Any] = {
+    def _facts_of(self, file: EmbeddingFile) -> ModelFacts:
+        facts: ModelFacts = {
             "name": self.name,
             "available": True,
             "format": file.format,
@@ -278,7 +230,7 @@ class Model:
 
 
 class Models:
-    """All files of a server, by name."""
+    """The served files by name."""
 
     def __init__(self, settings: Settings) -> None:
         self._models = {}
@@ -289,25 +241,16 @@ class Models:
             self._models[each.name] = Model(each, settings.backend, folder)
 
     def __getitem__(self, name: str) -> Model:
-        """Return a model, or raise the problem of a name that nothing has."""
+        """Return the file of a name, or refuse."""
         try:
             return self._models[name]
         except KeyError:
-            raise Problem(404, "unknown_model", "no model has this name") from None
+            raise Problem(404, "unknown_model", "no served file has this name") from None
 
-    def facts(self) -> list[dict[str, Any]]:
-        """Return what is known about each."""
+    def facts(self) -> list[ModelFacts]:
+        """Return the entry of each file in the answer of ``GET /v1/models``."""
         return [model.facts() for model in self._models.values()]
 
 
 class _ReplacedError(Exception):
-    """Another file was opened than the one that is watched."""
-
-
-def _signature_of(found: Sequence[os.stat_result]) -> Signature:
-    return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in found)
-
-
-def _label(signature: Signature) -> str:
-    """Return a name for a signature that can be part of a file's name."""
-    return hashlib.sha256(repr(signature).encode()).hexdigest()[:16]
+    """The path led to another file than the watched one: it was replaced in between."""

@@ -1,89 +1,39 @@
-"""What the server answers, in OpenAPI 3.1."""
+"""The description of the interface in OpenAPI 3.1."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from embmap.client.interface import ARROW, JSON, MISSING, MISSING_HEADER, MODELS, NPY
 from embmap.search.queries import METRICS
-from embmap.serve.representations import ARROW, JSON, NPY
+from embmap.serve.routes import COUNTS, DESCRIPTION, HEALTH, TASKS, paths_of
 from embmap.serve.settings import Limits
 
 __all__ = ["description"]
 
+FORMATS = ("finalfusion", "dwe", "embd", "cvc")
 _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
 
 
 def description(limits: Limits) -> dict[str, Any]:
     """Return the description of the interface."""
-    n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
-    name = _parameter("name", "path", _STRING)
+    paths: dict[str, Any] = {
+        HEALTH: {"get": _operation("Whether the server runs", _object({"status": _STRING}))},
+        COUNTS: {"get": _text("Counts for Prometheus")},
+        DESCRIPTION: {"get": _operation("This description", {"type": "object"})},
+        MODELS: {"get": _operation("The files", _models(), errors=("406", "408", "429", "503"))},
+    }
+    model = _parameter("name", "path", _STRING)
     in_path = _parameter("word", "path", {"type": "string", "minLength": 1})
     in_query = {**_parameter("word", "query", _STRING), "required": True}
-    t = _parameter("t", "query", _INTEGER)
-    neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
-    neighbors["required"] = ["neighbors"]
-    paths: dict[str, Any] = {
-        "/healthz": {"get": _operation("Whether the server runs", _object({"status": _STRING}))},
-        "/metrics": {"get": _text("Counts for Prometheus")},
-        "/openapi.json": {"get": _operation("This description", {"type": "object"})},
-        "/v1/models": {
-            "get": _operation("The files", _models(), errors=("406", "408", "429", "503"))
-        },
-        "/v1/{name}/lookup": {
-            "post": _operation("Vectors of words or rows", _looked_up(), [name], _lookup(limits))
-        },
-        "/v1/{name}/similar": {
-            "post": _operation("The nearest words", neighbors, [name], _similar(n))
-        },
-        "/v1/{name}/analogy": {
-            "post": _operation(
-                "The words that are to c as b is to a",
-                neighbors,
-                [name],
-                _closed(
-                    {"a": _STRING, "b": _STRING, "c": _STRING, "n": n, "t": _INTEGER},
-                    ["a", "b", "c"],
-                ),
-            )
-        },
-        "/v1/{name}/complete": {
-            "get": _operation(
-                "Words that begin so",
-                _object({"words": _list(_STRING), "whole": _BOOLEAN}),
-                [name, _parameter("prefix", "query", _STRING), _parameter("n", "query", n)],
-            )
-        },
-    }
-    for path, place in (("/{word}", in_path), ("", in_query)):
-        paths[f"/v1/{{name}}/vectors{path}"] = {
-            "get": _operation(
-                "The vector of a word; of a DWE file at a time step, by default the last",
-                _object({"word": _STRING, "row": _nullable("integer"), "vector": _NUMBERS}),
-                [name, place, t],
-                binary=True,
-            )
-        }
-        paths[f"/v1/{{name}}/trajectory{path}"] = {
-            "get": _operation(
-                "How a word moves: cosines with its first time step or with another word",
-                _trajectory(),
-                [
-                    name,
-                    place,
-                    _parameter("to", "query", _STRING),
-                    _parameter("vectors", "query", _BOOLEAN),
-                ],
-            )
-        }
-        paths[f"/v1/{{name}}/related{path}"] = {
-            "get": _operation(
-                "The words most related to a word at a time step, by dot product",
-                neighbors,
-                [name, place, t, _parameter("n", "query", n)],
-            )
-        }
-    paths["/v1/{name}/lookup"]["post"]["responses"]["200"] = _vectors(_looked_up())
+    options = _options(limits)
+    for name, task in TASKS.items():
+        for path, has_word_in_path in paths_of(name):
+            word = [in_path if has_word_in_path else in_query] if task.has_word else []
+            parameters = [model, *word, *options[name].get("parameters", ())]
+            operation = _operation(**{**options[name], "parameters": parameters})
+            paths[path] = {task.method.lower(): operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": "embmap", "version": "1", "description": "Embedding files over HTTP."},
@@ -96,21 +46,73 @@ def description(limits: Limits) -> dict[str, Any]:
     }
 
 
+def _options(limits: Limits) -> dict[str, dict[str, Any]]:
+    """Return the arguments of :func:`_operation` for each task."""
+    n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
+    schemas: dict[str, dict[str, Any]] = {
+        "n": n,
+        "t": _INTEGER,
+        "to": _STRING,
+        "prefix": _STRING,
+        "vectors": _BOOLEAN,
+    }
+    query = {name: _parameter(name, "query", schema) for name, schema in schemas.items()}
+    neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
+    neighbors["required"] = ["neighbors"]
+    words = {"a": _STRING, "b": _STRING, "c": _STRING}
+    return {
+        "vectors": {
+            "summary": "The vector of a word; of a DWE file at a time step, by default the last",
+            "answer": _object({"word": _STRING, "row": _nullable("integer"), "vector": _NUMBERS}),
+            "parameters": [query["t"]],
+            "binary": True,
+        },
+        "lookup": {
+            "summary": "Vectors of words or rows",
+            "answer": _looked_up(),
+            "body": _lookup(limits),
+            "binary": True,
+        },
+        "similar": {"summary": "The nearest words", "answer": neighbors, "body": _similar(n)},
+        "analogy": {
+            "summary": "The words that are to c as b is to a",
+            "answer": neighbors,
+            "body": _closed({**words, "n": n, "t": _INTEGER}, list(words)),
+        },
+        "complete": {
+            "summary": "Words that begin with a prefix",
+            "answer": _object({"words": _list(_STRING), "whole": _BOOLEAN}),
+            "parameters": [query["prefix"], query["n"]],
+        },
+        "trajectory": {
+            "summary": "Cosines of a word's time steps with its first or with another word",
+            "answer": _trajectory(),
+            "parameters": [query["to"], query["vectors"]],
+        },
+        "related": {
+            "summary": "The words most related to a word at a time step, by dot product",
+            "answer": neighbors,
+            "parameters": [query["t"], query["n"]],
+        },
+    }
+
+
 def _operation(
     summary: str,
     answer: dict[str, Any],
+    *,
     parameters: list[dict[str, Any]] | None = None,
     body: dict[str, Any] | None = None,
-    *,
     binary: bool = False,
     errors: tuple[str, ...] = ("400", "404", "406", "408", "422", "429", "503"),
 ) -> dict[str, Any]:
-    told = {"description": "A problem", "content": {JSON: {"schema": _ref("Error")}}}
+    problem = {"description": "A problem", "content": {JSON: {"schema": _ref("Error")}}}
     found = {"description": summary, "content": {JSON: {"schema": answer}}}
     codes = [*errors, "401", "421", "431", *(("413", "415") if body else ())]
+    problems = dict.fromkeys(codes, problem)
     operation: dict[str, Any] = {
         "summary": summary,
-        "responses": {"200": _vectors(answer) if binary else found, **dict.fromkeys(codes, told)},
+        "responses": {"200": _vectors(answer) if binary else found, **problems},
     }
     if parameters:
         operation["parameters"] = parameters
@@ -122,8 +124,8 @@ def _operation(
 def _vectors(answer: dict[str, Any]) -> dict[str, Any]:
     binary: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
     return {
-        "description": "Vectors; in .npy missing ones are zeros, and Embmap-Missing says which",
-        "headers": {"Embmap-Missing": {"schema": _STRING}},
+        "description": f"Vectors; in .npy, missing ones are zeros, which {MISSING_HEADER} lists",
+        "headers": {MISSING_HEADER: {"schema": _STRING}},
         "content": {JSON: {"schema": answer}, NPY: binary, ARROW: binary},
     }
 
@@ -136,7 +138,7 @@ def _text(summary: str) -> dict[str, Any]:
 
 def _lookup(limits: Limits) -> dict[str, Any]:
     options = {
-        "missing": {"enum": ["error", "null", "subwords"], "default": "error"},
+        "missing": _choice(MISSING),
         "trajectories": {"type": "boolean", "default": False},
         "t": _INTEGER,
         "vectors": {"type": "boolean", "default": True},
@@ -158,8 +160,7 @@ def _lookup(limits: Limits) -> dict[str, Any]:
 
 
 def _similar(n: dict[str, Any]) -> dict[str, Any]:
-    metric = {"enum": list(METRICS), "default": "cosine"}
-    options = {"n": n, "metric": metric, "t": _INTEGER}
+    options = {"n": n, "metric": _choice(METRICS), "t": _INTEGER}
     vector = {"type": "array", "items": {"type": "number"}}
     return {
         "oneOf": [
@@ -191,7 +192,7 @@ def _models() -> dict[str, Any]:
         {
             "name": _STRING,
             "available": _BOOLEAN,
-            "format": {"enum": ["finalfusion", "dwe", "embd", "cvc"]},
+            "format": {"enum": list(FORMATS)},
             "dim": _INTEGER,
             "dtype": _STRING,
             "count": _INTEGER,
@@ -235,6 +236,10 @@ def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
+
+
+def _choice(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"enum": list(names), "default": names[0]}
 
 
 def _nullable(kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page at ``/`` and what it needs: the files of ``embmap/serve/static``, and no others."""
+"""The page at ``/`` and the files in ``embmap/serve/static`` that it loads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Page(NamedTuple):
 
 
 class Pages:
-    """The files, read once. Only what is there at the start is ever served."""
+    """The files of the page, read once at the start. No other file is ever served."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._pages: dict[str, _Page] = {}
@@ -46,10 +46,10 @@ class Pages:
                 self._pages[name] = _Page(content, kind or "application/octet-stream", tag)
 
     def response(self, request: Request) -> Response:
-        """Return a file; 304 when the browser has it."""
+        """Return a file, or 304 if the browser has it."""
         page = self._pages.get(request.path_params.get("path", "index.html"))
         if page is None:
-            raise Problem(404, "not_found", "there is nothing here")
+            raise Problem(404, "not_found", "no page or route has this path")
         headers = {"Cache-Control": "no-cache", "ETag": page.tag}
         known = request.headers.get("if-none-match", "")
         if page.tag in (tag.strip().removeprefix("W/") for tag in known.split(",")):

@@ -1,8 +1,8 @@
 """Bounded numbers of requests, and of threads that answer them.
 
-Look-ups and searches have slots and threads of their own, so that searches that take seconds leave
-room for look-ups that take microseconds. A request takes its slot once its body is there: a client
-that sends slowly keeps nobody out.
+Look-ups and searches have separate slots and threads, so that searches that take seconds leave room
+for look-ups that take microseconds. A request takes its slot only after its body has arrived, so
+that a client that sends slowly keeps no other out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Pool", "Pools", "Slots"]
 
 
 class Slots:
-    """A bounded number of things at once."""
+    """A bounded number of things at once: each takes a slot for the length of a ``with`` block."""
 
     def __init__(self, n: int, what: str) -> None:
         self._n = n
@@ -31,8 +31,8 @@ class Slots:
     def __enter__(self) -> None:
         """Take a slot until the block ends."""
         if self._n_taken >= self._n:
-            told = f"too many {self._what} at once"
-            raise Problem(429, "busy", told, {"Retry-After": "1"})
+            message = f"the server takes at most {self._n} {self._what} at once"
+            raise Problem(429, "busy", message, {"Retry-After": "1"})
         self.keep()
 
     def __exit__(self, *_: object) -> None:
@@ -40,7 +40,7 @@ class Slots:
         self.give_back()
 
     def keep(self) -> None:
-        """Take one more slot, even if none is left."""
+        """Take one more slot, even if no slot is free."""
         self._n_taken += 1
 
     def give_back(self) -> None:
@@ -57,24 +57,24 @@ class Pool:
         self._executor = ThreadPoolExecutor(threads, "embmap-serve")
 
     def deadline(self) -> float:
-        """Return when an answer that is begun now has to be there."""
+        """Return the time by which an answer that begins now must be finished."""
         return time.monotonic() + self._seconds
 
     async def run(self, until: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread.
+        """Call a function in a thread, or refuse after `until`.
 
-        A thread cannot be stopped: one that takes too long keeps a slot until it ends.
+        A thread cannot be stopped: a function that takes too long keeps its slot until it ends.
         """
         work = self._executor.submit(function, *arguments)
         future = asyncio.wrap_future(work)
         done, _ = await asyncio.wait((future,), timeout=max(until - time.monotonic(), 0))
         if done:
             return future.result()
-        if not work.cancel():  # a thread is at it
+        if not work.cancel():  # it is running
             self.slots.keep()
             future.add_done_callback(self._forget)
-        told = f"there was no answer within {self._seconds:g} s; ask for less, or later"
-        raise Problem(408, "timeout", told, {"Retry-After": "5"})
+        message = f"the answer took more than {self._seconds:g} s: ask for less, or later"
+        raise Problem(408, "timeout", message, {"Retry-After": "5"})
 
     def _forget(self, future: asyncio.Future[Any]) -> None:
         self.slots.give_back()
@@ -82,22 +82,21 @@ class Pool:
             future.exception()
 
     def close(self) -> None:
-        """Take no more work; what is running ends."""
+        """Take no more work; running work ends."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Pools(NamedTuple):
-    """What the requests to a worker share.
+    """The pools and slots that the requests to a worker share.
 
     Attributes
     ----------
     lookups : Pool
-        For look-ups: most are answered on the event loop, some wait for a disk.
+        For look-ups. Most are answered on the event loop; some wait for a disk.
     searches : Pool
-        For searches: one processor is left to look-ups, and what finds no other waits.
+        For searches. They leave one processor to look-ups; searches without a thread wait.
     large : Slots
-        For large bodies that arrive and large answers that are sent: they take memory for as long
-        as a slow client likes.
+        For large bodies and answers, which take memory as long as a slow client sends or reads.
     """
 
     lookups: Pool
@@ -106,7 +105,7 @@ class Pools(NamedTuple):
 
     @classmethod
     def of(cls, limits: Limits) -> Pools:
-        """Return what some limits allow."""
+        """Return pools of the sizes that the limits give."""
         n_search_threads = max(n_threads() - 1, 1)
         return cls(
             Pool(Slots(limits.requests, "look-ups"), limits.threads, limits.seconds),
@@ -115,6 +114,6 @@ class Pools(NamedTuple):
         )
 
     def close(self) -> None:
-        """Take no more work; what is running ends."""
+        """Take no more work; running work ends."""
         self.lookups.close()
         self.searches.close()

@@ -1,4 +1,4 @@
-"""What a request can be told is wrong with it: a status, a code for programs, a sentence.
+"""Answers that are errors: a status, a code for programs, and a sentence.
 
 Messages never name a path of the server.
 """
@@ -9,8 +9,9 @@ import json
 from typing import Any
 
 from embmap.errors import EmbmapError, FormatError, UnknownWordError, UnsupportedError
+from embmap.search.queries import NotFiniteError
 
-__all__ = ["Problem", "problem_of"]
+__all__ = ["Problem", "problem_of", "unavailable", "unknown_word"]
 
 
 class Problem(Exception):  # noqa: N818 (the word of RFC 9457)
@@ -35,12 +36,14 @@ class Problem(Exception):  # noqa: N818 (the word of RFC 9457)
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return what a request is told about an error."""
+    """Return the answer to a request that ended in an error."""
     match error:
         case Problem():
             return error
         case UnknownWordError():
             return unknown_word(error.word, error.n_unknown)
+        case NotFiniteError():
+            return Problem(422, "not_finite", "this word's vector is not finite")
         case UnsupportedError():
             return Problem(422, "unsupported", error.message)
         case FormatError():
@@ -48,7 +51,7 @@ def problem_of(error: BaseException) -> Problem:
         case EmbmapError() | OSError():
             return unavailable("the file cannot be read now")
         case _:
-            return Problem(500, "internal", "the server failed to answer this; its log says where")
+            return Problem(500, "internal", "the server failed to answer; see its log")
 
 
 def unavailable(message: str) -> Problem:
@@ -58,5 +61,5 @@ def unavailable(message: str) -> Problem:
 
 def unknown_word(word: str, n_unknown: int = 1) -> Problem:
     """Return the problem of a word that has no vector."""
-    told = str(UnknownWordError(word, n_unknown=n_unknown))
-    return Problem(404, "unknown_word", told, word=word, n_unknown=n_unknown)
+    message = str(UnknownWordError(word, n_unknown=n_unknown))
+    return Problem(404, "unknown_word", message, word=word, n_unknown=n_unknown)

@@ -1,4 +1,4 @@
-"""Starting a server and stopping it: one process, or several over one listening socket."""
+"""Starts and stops a server: one process, or several that share a listening socket."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _START_SECONDS = 60.0
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, and finish what is being answered then."""
+    """Serve until SIGTERM or SIGINT; requests that are being answered then are finished."""
     settings.check()
     if settings.token_file is not None:
         read_token(settings.token_file)
-    for source in settings.models:  # what is wrong now is better said before than with a 503
+    for source in settings.models:  # better an error now than a 503 later
         with Model(source, settings.backend).open() as file:
             if source.vocab is not None and file.vocab is not None:
                 _ = file.vocab.starts  # counts the lines
     with (
         listen(settings.host, settings.port) as listening,
-        # One process shares nothing, and leaves nothing behind if it is killed.
+        # A single process shares nothing; without a folder it leaves nothing behind if killed.
         _shared_folder() if settings.workers > 1 else nullcontext() as folder,
     ):
         os.environ[SETTINGS] = replace(settings, folder=folder).to_json()
@@ -67,9 +67,9 @@ def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]
     if settings.workers > 1:
         _Supervisor(config, [listening], say).run()
         return
-    # uvicorn raises the signal again when it has finished; that is no reason to die of it.
+    # uvicorn raises the signal again after it has finished. Ignored, it does not kill the process.
     before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
-    closed = getattr(signal, "SIGHUP", None)  # the terminal was; nohup has it ignored
+    closed = getattr(signal, "SIGHUP", None)  # sent when the terminal closes; nohup ignores it
     if closed is not None and signal.getsignal(closed) == signal.SIG_DFL:
         before[closed] = signal.signal(closed, _terminate)
     try:
@@ -80,7 +80,7 @@ def _serve(settings: Settings, listening: socket.socket, say: Callable[[], None]
 
 
 class _Server(uvicorn.Server):
-    """Tells when it is up."""
+    """Calls `say` once it is up."""
 
     def __init__(self, config: uvicorn.Config, say: Callable[[], None]) -> None:
         super().__init__(config)
@@ -92,20 +92,20 @@ class _Server(uvicorn.Server):
 
 
 class _Supervisor(Multiprocess):
-    """Tells when all its workers are up."""
+    """Calls `say` once all its workers are up."""
 
     def __init__(
         self, config: uvicorn.Config, sockets: list[socket.socket], say: Callable[[], None]
     ) -> None:
         closed = getattr(signal, "SIGHUP", None)
         before = None if closed is None else signal.getsignal(closed)
-        super().__init__(config, sockets)  # handles every signal, also those that were ignored
+        super().__init__(config, sockets)  # installs handlers even for ignored signals
         if closed is not None and before == signal.SIG_IGN:
             signal.signal(closed, signal.SIG_IGN)
         self._say = say
 
     def handle_hup(self) -> None:
-        """End as after SIGTERM: the terminal was closed."""
+        """End as after SIGTERM, because the terminal was closed."""
         self.handle_term()
 
     def init_processes(self) -> None:
@@ -116,14 +116,14 @@ class _Supervisor(Multiprocess):
 
 @contextmanager
 def _shared_folder() -> Iterator[str]:
-    """Make the folder of the workers, locked so that temp-file cleaners skip it."""
+    """Make the workers' folder, locked so that temp-file cleaners skip it."""
     with ExitStack() as until_end:
         folder = until_end.enter_context(
             TemporaryDirectory(prefix="embmap-serve-", ignore_cleanup_errors=True)
         )
         try:
             import fcntl
-        except ImportError:  # Windows, which has nothing of the kind
+        except ImportError:  # Windows has neither flock nor such cleaners
             pass
         else:
             descriptor = os.open(folder, os.O_RDONLY)

@@ -1,9 +1,8 @@
-"""HTTP as uvicorn and httptools speak it, with bounds on what embmap does not read itself.
+"""The HTTP of uvicorn and httptools, bounded.
 
-Endpoints bound the bodies that they read. This module bounds everything else that a client can
-take: the number of connections, the size of a head and its trailers, the requests that wait
-behind another one, and the time to send a head, to end a body that was answered already, and to
-take an answer.
+Endpoints bound the bodies that they read. This module bounds the other resources of a client: the
+number of connections, the size of a head and its trailers, the number of requests that wait for an
+answer, and the time to send a head, to end a body after the answer, and to read an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from embmap.serve.problems import Problem
 __all__ = ["HEADERS", "BoundedHttp", "warn_once"]
 
 _LOG = logging.getLogger("embmap.serve")
-_PIECE_NBYTES = 1 << 10  # parsed at once: the most that can queue requests before reading stops
+_PIECE_NBYTES = 1 << 10  # parsed at once, as all requests in a piece are queued
 HEAD_NBYTES = 1 << 15
 HEAD_SECONDS = 10.0
 SEND_SECONDS = 20.0
@@ -42,19 +41,19 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-"""What every response carries."""
+"""The headers that every response has."""
 
 
 class _CodingError(Exception):
-    """A body has a transfer coding that nothing here decodes."""
+    """A body has a transfer coding that the server does not decode."""
 
 
 class _TooLargeError(Exception):
-    """A head has more bytes than it may."""
+    """A head has more bytes than allowed."""
 
 
 class _Reading(FlowControl):
-    """Flow control that reads nothing while it is held, whoever asks to resume."""
+    """Flow control that does not resume reading while it is held."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -66,11 +65,12 @@ class _Reading(FlowControl):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """A connection: heads of 32 KiB within 10 seconds; it ends if nothing is taken for 20.
+    """A connection that takes heads of 32 KiB within 10 seconds.
 
-    A connection is not read while a request is queued behind the one that is being answered.
-    ``limit_concurrency`` is the number of connections. One more takes the place of the connection
-    that has waited longest for a request; if all are being answered, it is refused.
+    It ends if the client reads nothing of an answer for 20 seconds. While a request is queued
+    behind another, no more is read. ``limit_concurrency`` is the number of connections. If there is
+    one more, the connection that has waited longest for a request is closed; if all are being
+    answered, the new one is refused.
     """
 
     flow: _Reading
@@ -78,17 +78,17 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._most_connections = self.limit_concurrency
-        self.limit_concurrency = None  # uvicorn would answer in plain text, and close nothing
-        self._waits_since = inf  # when it was opened or last answered, unless it is in use
-        self._unfed = b""  # received and not parsed, because a request is queued
-        self._head_nbytes = 0  # parsed, of the head and the trailers of a request
-        self._unparsed = 0  # fed to the parser since its last callback
+        self.limit_concurrency = None  # with it, uvicorn answers in plain text and closes nothing
+        self._waits_since = inf  # when it was opened or last answered; inf while it is in use
+        self._unfed = b""  # received but not parsed, because a request is queued
+        self._head_nbytes = 0  # parsed bytes of the head and the trailers of a request
+        self._unparsed = 0  # bytes fed to the parser since its last callback
         self._in_head = False
         self._in_body = False
-        self._taken = 0  # by the client, when that was last looked at
+        self._taken = 0  # result of the last call of _taken
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    # What uvicorn and the parser call
+    # Called by uvicorn and the parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,11 +109,11 @@ class BoundedHttp(HttpToolsProtocol):
         if not self.flow.is_held:
             self._feed()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn's words)
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn's message)
         if self._head_nbytes > HEAD_NBYTES:
             self._refuse_head()
         else:
-            self._refuse(Problem(400, "bad_http", "this is not HTTP as it should be"))
+            self._refuse(Problem(400, "bad_http", "the request is not valid HTTP"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -129,7 +129,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._count(len(name) + len(value) + 4)
         if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise _CodingError  # the parser stops, and uvicorn calls send_400_response
-        if self._in_head:  # trailers arrive after the request was admitted: they change nothing
+        if self._in_head:  # trailers are ignored: the request was checked without them
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -151,7 +151,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._in_body and self.cycle.response_complete:  # nobody reads what is still to come
+        if self._in_body and self.cycle.response_complete:  # the rest of the body is not read
             self._start("rest", HEAD_SECONDS, self.transport.abort)
         self._watch_taking()
         self._note_wait()
@@ -162,10 +162,10 @@ class BoundedHttp(HttpToolsProtocol):
         super().pause_writing()
         self._watch_taking()
 
-    # Requests that come before the one before them was answered
+    # Requests that arrive before the previous one is answered
 
     def _feed(self) -> None:
-        """Parse what was received, up to a request that has to be queued."""
+        """Parse received bytes, up to a request that has to be queued."""
         data, at = self._unfed, 0
         while at < len(data) and not self.pipeline and not self.transport.is_closing():
             piece = data[at : at + _PIECE_NBYTES]
@@ -178,15 +178,15 @@ class BoundedHttp(HttpToolsProtocol):
         if self.pipeline:
             self.flow.is_held = True
             self.flow.pause_reading()
-            self._stop("head")  # of yet another request: it is not the client who delays that
+            self._stop("head")  # the server delays the next head, not the client
         elif "head" not in self._timers and (
-            # Empty lines end the wait for another request, and begin none.
+            # Empty lines end uvicorn's wait for the next request, but do not begin one.
             self._in_head or (not self._in_body and self._is_answered())
         ):
             self._start("head", HEAD_SECONDS, self._head_is_late)
 
     def _read_on(self) -> None:
-        """Read again: no request is queued."""
+        """Read again, as no request is queued any longer."""
         self.flow.is_held = False
         self._feed()
         self.flow.resume_reading()
@@ -197,12 +197,12 @@ class BoundedHttp(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _note_wait(self) -> None:
-        """Note since when this connection has nothing to lose but a head."""
+        """Note since when this connection could be closed without losing a request."""
         waits = self._is_answered() and not self.transport.get_write_buffer_size()
         self._waits_since = self.loop.time() if waits else inf
 
     def _make_room(self) -> None:
-        """Close the connection that has waited longest, or refuse this one if none waits."""
+        """Close the connection that has waited longest; refuse this one if all are in use."""
         warn_once(
             f"more than {self._most_connections} connections at once: "
             "those that wait longest for a request are closed"
@@ -210,8 +210,8 @@ class BoundedHttp(HttpToolsProtocol):
         connections = cast("set[BoundedHttp]", self.connections)
         longest = min(connections, key=attrgetter("_waits_since"))
         if longest is self:
-            told = f"at most {self._most_connections} connections are open at once"
-            self._refuse(Problem(503, "busy", told, {"Retry-After": "1"}))
+            message = f"the server takes at most {self._most_connections} connections at once"
+            self._refuse(Problem(503, "busy", message, {"Retry-After": "1"}))
         else:
             longest._waits_since = inf
             longest.transport.close()
@@ -234,7 +234,7 @@ class BoundedHttp(HttpToolsProtocol):
             timer.cancel()
 
     def _watch_taking(self) -> None:
-        """Watch whether the client takes what waits for it; end the connection if it does not."""
+        """End the connection if the client takes none of the bytes that wait for it."""
         if self.transport.get_write_buffer_size() and "take" not in self._timers:
             self._taken = _taken(self.transport)
             self._start("take", SEND_SECONDS, self._check_taking)
@@ -249,13 +249,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         if self._in_head:
-            self._refuse(Problem(408, "slow", "the head of the request did not arrive in time"))
+            self._refuse(Problem(408, "slow", "the head of the request came too late"))
         else:
             self.transport.close()
 
     def _refuse_head(self) -> None:
-        told = f"the head of a request has at most {HEAD_NBYTES} bytes"
-        self._refuse(Problem(431, "too_large", told))
+        message = f"the head of a request must have at most {HEAD_NBYTES} bytes"
+        self._refuse(Problem(431, "too_large", message))
 
     def _refuse(self, problem: Problem) -> None:
         if self.transport.is_closing():
@@ -281,7 +281,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 def _taken(transport: asyncio.Transport) -> int:
     """Return a number that grows as the client takes bytes."""
-    if sys.platform == "linux":  # which counts them; its buffers would hide slow clients for long
+    if sys.platform == "linux":  # counts acknowledged bytes; its large buffers hide slow clients
         client = transport.get_extra_info("socket")
         try:
             with socket.fromfd(client.fileno(), client.family, client.type) as same:
@@ -294,5 +294,5 @@ def _taken(transport: asyncio.Transport) -> int:
 
 @cache
 def warn_once(message: str) -> None:
-    """Log a warning the first time."""
+    """Log a warning the first time that it occurs."""
     _LOG.warning(message)

@@ -1,4 +1,4 @@
-"""Vectors as JSON, .npy or an Arrow stream: whichever a request accepts."""
+"""Vectors as JSON, .npy or an Arrow stream, whichever a request accepts."""
 
 from __future__ import annotations
 
@@ -11,63 +11,47 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from embmap.client.interface import ARROW, JSON, MISSING_HEADER, NPY
 from embmap.serve.problems import Problem
 
 __all__ = [
-    "ARROW",
-    "JSON",
-    "NPY",
     "Answer",
     "as_numbers",
-    "chosen",
+    "choose",
+    "has_arrow",
     "json_answer",
     "vectors_answer",
 ]
 
-JSON = "application/json"
-NPY = "application/x-npy"
-ARROW = "application/vnd.apache.arrow.stream"
 _ACCEPT_NBYTES = 1024
 
 
 class Answer(NamedTuple):
-    """The body of a response.
-
-    Attributes
-    ----------
-    content : bytes
-        The body.
-    media_type : str
-        What it is.
-    n_vectors : int
-        How many vectors it holds.
-    headers : dict
-        Further headers.
-    """
+    """The body of a response, the number of vectors in it, and further headers."""
 
     content: bytes
     media_type: str = JSON
     n_vectors: int = 0
-    headers: dict[str, str] = {}  # noqa: RUF012 (nobody changes it)
+    headers: dict[str, str] = {}  # noqa: RUF012 (never changed)
 
 
-def chosen(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the media type that a request likes best."""
+def choose(accept: str | None, offered: Sequence[str]) -> str:
+    """Return the offered media type that an Accept header prefers."""
     if not accept or not accept.strip():
         return offered[0]
     if len(accept) > _ACCEPT_NBYTES:
-        told = f"the Accept header has at most {_ACCEPT_NBYTES} bytes, not {len(accept)}"
-        raise Problem(431, "too_large", told)
+        message = f"the Accept header must have at most {_ACCEPT_NBYTES} bytes, not {len(accept)}"
+        raise Problem(431, "too_large", message)
     weights = _weights(accept)
-    likes = [_preference(weights, media_type) for media_type in offered]
-    best = max(likes)
+    preferences = [_preference(weights, media_type) for media_type in offered]
+    best = max(preferences)
     if best <= 0:
-        raise Problem(406, "not_acceptable", f"this is offered as {', '.join(offered)}")
-    return offered[likes.index(best)]
+        raise Problem(406, "not_acceptable", f"Accept must allow one of {', '.join(offered)}")
+    return offered[preferences.index(best)]
 
 
 def _weights(accept: str) -> dict[str, float]:
-    """Return the greatest q of each range."""
+    """Return the greatest q of each media range."""
     found: dict[str, float] = {}
     for item in accept.lower().split(","):
         pattern, *parameters = (part.strip() for part in item.split(";"))
@@ -85,7 +69,7 @@ def _weights(accept: str) -> dict[str, float]:
 
 
 def _preference(weights: dict[str, float], media_type: str) -> float:
-    """Return the q of the most specific range that a media type is in, 0 without one."""
+    """Return the q of the most specific range that includes a media type, or 0."""
     for pattern in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
         if pattern in weights:
             return weights[pattern]
@@ -98,26 +82,26 @@ def json_answer(value: Any, n_vectors: int = 0) -> Answer:
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array as :func:`json_answer` takes it."""
+    """Return an array in the form that :func:`json_answer` takes."""
     values = plain(values)
     return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of a type that every reader knows: bfloat16 becomes float32."""
+    """Return an array of a type that every reader supports: bfloat16 becomes float32."""
     return values if values.dtype.kind in "iuf" else values.astype(np.float32)
 
 
 def vectors_answer(
     media_type: str, facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]
 ) -> Answer:
-    """Return vectors as .npy or an Arrow stream."""
+    """Return vectors as .npy or an Arrow stream; `missing` holds the positions of zeros."""
     vectors = plain(vectors)
     n_vectors = len(vectors) - len(missing)
     if media_type == NPY:
         vectors = np.ascontiguousarray(vectors)
         content = b"".join((_npy_header(vectors.dtype.str, vectors.shape), vectors.data))
-        headers = {"Embmap-Missing": ",".join(map(str, missing))} if missing else {}
+        headers = {MISSING_HEADER: ",".join(map(str, missing))} if missing else {}
         return Answer(content, NPY, n_vectors, headers)
     return Answer(_arrow(facts, vectors, missing), ARROW, n_vectors)
 
@@ -130,8 +114,8 @@ def _npy_header(kind: str, shape: tuple[int, ...]) -> bytes:
     return out.getvalue()
 
 
-def arrow_is_there() -> bool:
-    """Whether pyarrow is installed."""
+def has_arrow() -> bool:
+    """Return whether pyarrow is installed."""
     try:
         import pyarrow  # type: ignore[import-untyped,unused-ignore] # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""A request to a model, and what is asked of the model before it is answered."""
+"""A request to a model, and the checks before it is answered."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
+from embmap.client.interface import ARROW, JSON, NPY
 from embmap.dwe import DweFile
 from embmap.embedding_file import EmbeddingFile
-from embmap.serve.fields import Fields, checked_word, refuse
 from embmap.serve.models import Version
 from embmap.serve.problems import Problem
-from embmap.serve.representations import ARROW, JSON, NPY, arrow_is_there, chosen
+from embmap.serve.representations import choose, has_arrow
+from embmap.serve.request_fields import Fields, check_word, refuse
 from embmap.serve.settings import Limits
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["Call", "asked_file", "check_size", "check_vectors", "check_words", "dynamic_file"]
+__all__ = [
+    "Call",
+    "at_asked_step",
+    "check_size",
+    "check_time_steps",
+    "check_vectors",
+    "check_words",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,15 +35,15 @@ class Call:
     version : Version
         The file as it is now.
     file : EmbeddingFile
-        It, open; or opened to be read from memory only, where others wait for the answer.
+        ``version.file``, or ``version.cached`` on the event loop.
     fields : Fields
-        What the request says.
+        The fields of the query or the body.
     word : str or None
-        The word in its path, if that has one.
+        The word in the path.
     accept : str or None
-        The media types it accepts.
+        The Accept header.
     limits : Limits
-        What is refused.
+        The bounds of requests and answers.
     """
 
     version: Version
@@ -46,54 +54,56 @@ class Call:
     limits: Limits
 
     def check_quick(self, *, quick: bool) -> None:
-        """Leave what takes long to a thread."""
+        """Raise BlockingIOError on the event loop, so that a thread does what takes long."""
         if not quick and self.file is self.version.cached:
             raise BlockingIOError
 
-    def path_word(self) -> str:
-        """Return the word in the path, or in the query: "." and ".." cannot stand in a path."""
+    def take_word(self) -> str:
+        """Return the word in the path or in the query."""
         if self.word is None:
             return self.fields.word("word")
-        return checked_word(self.word)
+        return check_word(self.word)
 
-    def media_type(self, *, many: bool = True) -> str:
-        """Return how vectors are to be sent."""
-        offered = [JSON, NPY] if many else [JSON]
-        if many and self.accept and ARROW in self.accept.lower() and arrow_is_there():
+    def choose_media_type(self, *, vectors: bool = False) -> str:
+        """Return the media type of the answer: JSON, or also .npy and Arrow for vectors."""
+        offered = [JSON, NPY] if vectors else [JSON]
+        if vectors and self.accept and ARROW in self.accept.lower() and has_arrow():
             offered.append(ARROW)
-        return chosen(self.accept, offered)
+        return choose(self.accept, offered)
 
 
 def check_words(file: EmbeddingFile) -> None:
-    """Refuse to look for words in a file that has none."""
+    """Refuse to look for words in a file without words."""
     if file.vocab is None:
-        raise Problem(422, "no_words", "this file has no words; start with --vocab, or ask by row")
+        message = "this file has no words: ask by row, or start the server with --vocab"
+        raise Problem(422, "no_words", message)
 
 
 def check_vectors(file: EmbeddingFile) -> Matrix:
-    """Return the vectors of a file, or refuse where it has none."""
+    """Return the vectors of a file, or refuse if it has none."""
     if file.vectors is None:
         raise Problem(422, "no_vectors", "this file has no vectors, or more than one column")
     return file.vectors
 
 
-def asked_file(call: Call) -> EmbeddingFile:
-    """Take ``t`` and return the file at that time step."""
+def at_asked_step(call: Call) -> EmbeddingFile:
+    """Take the field ``t`` and return the file at that time step, by default the last."""
     if "t" not in call.fields:
         return call.file.at()
-    steps = dynamic_file(call.file).num_timesteps
+    steps = check_time_steps(call.file).num_timesteps
     return call.file.at(call.fields.number("t", -1, -steps, steps - 1))
 
 
 def check_size(call: Call, n: int, file: EmbeddingFile) -> int:
-    """Refuse an answer that would be too large."""
+    """Return how many bytes `n` vectors take, or refuse if the answer would be too large."""
     nbytes = n * math.prod(file.shape[1:]) * max(file.dtype.itemsize, 4)
-    if nbytes > call.limits.answer_nbytes:
-        refuse(f"that would be {nbytes} bytes of vectors; ask for fewer at once", "too_many")
+    most = call.limits.answer_nbytes
+    if nbytes > most:
+        refuse(f"the vectors must take at most {most} bytes, not {nbytes}", "too_many")
     return nbytes
 
 
-def dynamic_file(file: EmbeddingFile) -> DweFile:
+def check_time_steps(file: EmbeddingFile) -> DweFile:
     """Return a file with time steps, or refuse."""
     if file.num_timesteps is None:
         raise Problem(422, "no_timesteps", f"{file.format} files have no time steps")

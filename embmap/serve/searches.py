@@ -1,58 +1,56 @@
-"""What is near: similar words, analogies, and words by their beginnings."""
+"""Similar words, analogies, and words that begin with a prefix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from embmap.errors import UnknownWordError
-from embmap.search.queries import METRICS, Neighbor
-from embmap.serve.fields import refuse
-from embmap.serve.problems import Problem
+from embmap.search.queries import METRICS, Metric, Neighbor
 from embmap.serve.representations import Answer, json_answer
-from embmap.serve.request import Call, asked_file, check_vectors, check_words
+from embmap.serve.request import Call, at_asked_step, check_vectors, check_words
+from embmap.serve.request_fields import refuse
 
-__all__ = ["analogy", "complete", "neighbors_answer", "similar"]
+__all__ = ["analogy", "answer_neighbors", "complete", "similar"]
 
 
 def similar(call: Call) -> Answer:
     """Answer ``POST /v1/{name}/similar``."""
-    fields, file = call.fields, asked_file(call)
-    call.media_type(many=False)
+    fields, file = call.fields, at_asked_step(call)
+    call.choose_media_type()
     n = fields.number("n", 10, 1, call.limits.neighbors)
-    metric: Any = fields.choice("metric", METRICS)
+    metric = cast(Metric, fields.choice("metric", METRICS))
     if ("word" in fields) == ("vector" in fields):
-        refuse("ask for either a 'word' or a 'vector'")
-    query: Any = fields.word("word") if "word" in fields else None
-    if query is None:
-        check_vectors(file)
-        query = fields.vector("vector", file.dim)
-    else:
+        refuse("the body must have either 'word' or 'vector'")
+    query: Any = None
+    if "word" in fields:
+        query = fields.word("word")
         check_words(file)
-    fields.check_rest()
     check_vectors(file)
-    return neighbors_answer(_searched(file.most_similar, query, n, metric))
+    if query is None:
+        query = fields.vector("vector", file.dim)
+    fields.check_rest()
+    return answer_neighbors(file.most_similar(query, n, metric))
 
 
 def analogy(call: Call) -> Answer:
     """Answer ``POST /v1/{name}/analogy``."""
     fields = call.fields
-    call.media_type(many=False)
+    call.choose_media_type()
     a, b, c = fields.word("a"), fields.word("b"), fields.word("c")
     n = fields.number("n", 10, 1, call.limits.neighbors)
-    file = asked_file(call)
+    file = at_asked_step(call)
     fields.check_rest()
     check_words(file)
     check_vectors(file)
-    return neighbors_answer(_searched(file.analogy, a, b, c, n))
+    return answer_neighbors(file.analogy(a, b, c, n))
 
 
 def complete(call: Call) -> Answer:
     """Answer ``GET /v1/{name}/complete``."""
     fields = call.fields
-    call.media_type(many=False)
+    call.choose_media_type()
     prefix = fields.word("prefix") if "prefix" in fields else ""
     n = fields.number("n", 10, 1, call.limits.neighbors)
     fields.check_rest()
@@ -62,22 +60,10 @@ def complete(call: Call) -> Answer:
     return json_answer({"words": words, "whole": completion.is_whole})
 
 
-def neighbors_answer(found: Sequence[Neighbor], **facts: Any) -> Answer:
-    """Return a ranking."""
+def answer_neighbors(found: Sequence[Neighbor], **facts: Any) -> Answer:
+    """Return a ranking as JSON; scores that are not finite become null."""
     neighbors = [
         {"row": row, "word": word, "score": score if np.isfinite(score) else None}
         for row, word, score in found
     ]
     return json_answer({**facts, "neighbors": neighbors})
-
-
-def _searched(search: Any, *arguments: Any) -> list[Neighbor]:
-    try:
-        found: list[Neighbor] = search(*arguments)
-    except UnknownWordError:
-        raise
-    except ValueError as error:
-        if "not finite" in str(error):
-            raise Problem(422, "not_finite", "this word's vector is not finite") from None
-        raise
-    return found

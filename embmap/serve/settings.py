@@ -1,6 +1,6 @@
-"""What a server is told at its start: which files, where it listens, and what it refuses.
+"""The settings of a server: its files, the address where it listens, and its limits.
 
-Settings travel to worker processes as a JSON file. The token does not: its file's name does.
+Worker processes get the settings as JSON, with the path of the token's file instead of the token.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ __all__ = ["Limits", "ModelSource", "Settings", "is_loopback", "model_sources", 
 _SHORTEST_TOKEN = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may ask for; more is refused.
+    """Bounds of requests and answers; a request beyond one is refused.
 
     Attributes
     ----------
     body_nbytes : int
         Bytes of a request's body.
     words : int
-        Words or rows of a request.
+        Words or rows in a request.
     neighbors : int
         The greatest `n`.
     answer_nbytes : int
-        Bytes of the vectors of an answer, before they are written as JSON.
+        Bytes of the vectors in an answer, before they are written as JSON.
     requests : int
         Look-ups that a worker answers at once.
     threads : int
-        Threads of a worker that answer those that take longer.
+        Threads of a worker for look-ups that the event loop does not answer.
     searches : int
-        Searches that a worker answers at once, those that wait for a processor included.
+        Searches that a worker takes at once, including those that wait for a processor.
     large : int
-        Bodies of more than 64 KiB that arrive and answers of more that are sent, at once.
+        Bodies and answers of more than 64 KiB that are received and sent at once.
     seconds : float
-        How long an answer may take.
+        Time for an answer.
     body_seconds : float
-        How long a request's body may take to arrive.
+        Time for a request's body to arrive.
     connections : int
         Open connections of a worker.
     """
@@ -62,53 +62,35 @@ class Limits:
     body_seconds: float = 10.0
     connections: int = 512
 
-    def told(self) -> dict[str, int]:
-        """Return those that a client has to know."""
+    def public(self) -> dict[str, int]:
+        """Return the limits that a client has to know."""
         names = ("words", "body_nbytes", "answer_nbytes", "neighbors")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A file to serve.
-
-    Attributes
-    ----------
-    name : str
-        What requests call it.
-    path : str
-        The file.
-    vocab : str or None
-        A text file with its words, for a file without any.
-    """
+    """A file to serve: its name in requests, its path, and a text file of words if it has none."""
 
     name: str
     path: str
     vocab: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything a worker needs to know.
+    """Everything that a worker needs to know.
 
     Attributes
     ----------
-    models : tuple of ModelSource
-        The files.
-    host : str
-        Where it listens.
     port : int
-        And on which port; 0 takes a free one.
+        0 takes a free port.
     workers : int
-        How many processes answer.
+        Number of processes that answer.
     token_file : str or None
-        Holds the token that requests have to bring.
-    backend : {"mmap", "read"}
-        How the files are read.
+        A file with the token that requests must send.
     folder : str or None
-        The server's own, where its workers find what they share: indexes and counts.
-    limits : Limits
-        What is refused.
+        The server's own folder, in which its workers share indexes and counts.
     """
 
     models: tuple[ModelSource, ...]
@@ -133,21 +115,21 @@ class Settings:
         return cls(**facts)
 
     def check(self) -> None:
-        """Raise ValueError when these settings would not be safe."""
+        """Raise ValueError if a server with these settings would not be safe."""
         if not self.models:
             raise ValueError("name at least one file to serve")
         if not self.host:
-            raise ValueError("--host needs a name or an address")
+            raise ValueError("--host must be a name or an address, not empty")
         if self.token_file is None and not is_loopback(self.host):
             raise ValueError(
-                f"{self.host} can be reached by others: --token-file has to name a file with a "
-                "token that requests must bring"
+                f"other machines can reach {self.host}: --token-file must name a file with a "
+                "token that requests have to send"
             )
 
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host."""
+    """Return whether only this machine can reach a host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -160,32 +142,32 @@ def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file."""
     token = Path(path).read_bytes().strip().decode("ascii", "replace")
     if len(token) < _SHORTEST_TOKEN:
-        raise ValueError(f"{path}: a token has at least {_SHORTEST_TOKEN} characters")
+        raise ValueError(f"{path}: a token must have at least {_SHORTEST_TOKEN} characters")
     if not all("!" <= letter <= "~" for letter in token):
-        raise ValueError(f"{path}: a token is one line of ASCII letters, digits and signs")
+        raise ValueError(f"{path}: a token must be one line of visible ASCII characters")
     return token
 
 
 def model_sources(files: Sequence[str], vocabs: Sequence[str] = ()) -> tuple[ModelSource, ...]:
-    """Return what the command line names."""
+    """Return the files that the command line names."""
     named: dict[str, str] = {}
     for argument in files:
         name, path = _split(argument)
         name = Path(path).stem if name is None else name
         if not name or name in (".", "..") or "/" in name or not name.isprintable():
-            raise ValueError(f"{name!r} cannot name a file here; write NAME=PATH")
+            raise ValueError(f"{name!r} cannot be the name of a served file: write NAME=PATH")
         if name in named:
-            raise ValueError(f"two files are named {name!r}; write NAME=PATH")
+            raise ValueError(f"two files have the name {name!r}: write NAME=PATH")
         named[name] = str(Path(path).absolute())
     words: dict[str, str] = {}
     for argument in vocabs:
         name, path = _split(argument)
         if name is None:
             if len(named) != 1:
-                raise ValueError(f"--vocab {path}: say for which file: --vocab NAME={path}")
+                raise ValueError(f"--vocab {path}: name one of the files: --vocab NAME={path}")
             (name,) = named
         if name not in named:
-            raise ValueError(f"--vocab {argument}: no file is named {name!r}")
+            raise ValueError(f"--vocab {argument}: no file has the name {name!r}")
         if name in words:
             raise ValueError(f"--vocab {argument}: {name!r} has words already")
         words[name] = str(Path(path).absolute())

@@ -449,7 +449,7 @@ def test_the_description_is_true(served):
 def test_settings_survive_the_way_to_a_worker_and_names_are_checked(tmp_path):
     from embmap.serve.settings import ModelSource, Settings, is_loopback, model_sources
 
-    settings = Settings((ModelSource("a", "/a"), ModelSource("b", "/b", "/w")), workers=3)
+    settings = Settings(models=(ModelSource("a", "/a"), ModelSource("b", "/b", "/w")), workers=3)
     assert Settings.from_json(settings.to_json()) == settings
     (tmp_path / "x=y.fifu").touch()
     (source,) = model_sources([str(tmp_path / "x=y.fifu")])

@@ -60,7 +60,7 @@ def test_an_index_file_is_truncated_while_it_is_served(path):
     assert {(status, np.float32(told)) for status, told in seen} == {(200, VECTORS[1, 0])}
     with serving(path) as server:  # and one that does not hold is built anew
         assert server.json("/v1/a/vectors/w1")[0] == 200
-    assert server.told == "a: its index is of no use; another is built to serve it\n"
+    assert server.told == "a: its index is not valid; the server builds another\n"
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "damaged", "of another file", "endless"])
@@ -86,7 +86,7 @@ def test_an_index_file_of_no_use_is_not_needed(path, kind):
             found = server.json(f"/v1/a/vectors/w{i}")[1]["vector"]
             assert np.array_equal(np.float32(found), VECTORS[i])
         assert server.code("/v1/a/vectors/none") == (404, "unknown_word")
-    assert server.told == "a: its index is of no use; another is built to serve it\n"
+    assert server.told == "a: its index is not valid; the server builds another\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="there is no /proc/PID/io here")
@@ -112,7 +112,7 @@ def test_a_sparse_index_file_is_not_copied(path, states_its_size):
         with open(f"/proc/{server.process.pid}/io") as told:
             written = int(re.search(r"wchar: (\d+)", told.read())[1])
     assert written < 1 << 24 < n_blocks << 16
-    assert server.told == "a: its index is of no use; another is built to serve it\n"
+    assert server.told == "a: its index is not valid; the server builds another\n"
 
 
 def test_a_link_that_is_turned_back_and_forth(tmp_path):
@@ -207,7 +207,7 @@ def test_the_servers_own_folder_is_removed(path, tmp_path, monkeypatch):
 
 
 def test_a_disk_without_room_costs_counts_and_a_shared_index(path, monkeypatch, tmp_path):
-    from embmap.serve.metrics import Metrics
+    from embmap.serve.counts import Counts
     from embmap.serve.models import Model
     from embmap.serve.settings import ModelSource
 
@@ -215,9 +215,9 @@ def test_a_disk_without_room_costs_counts_and_a_shared_index(path, monkeypatch, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    metrics = Metrics(["/a"], str(tmp_path))
-    metrics.count("/a", 200, 0.1, 1)
-    assert 'embmap_requests_total{route="/a",status="200"} 1' in metrics.text()
+    counts = Counts(["/a"], str(tmp_path))
+    counts.count("/a", 200, 0.1, 1)
+    assert 'embmap_requests_total{route="/a",status="200"} 1' in counts.text()
     monkeypatch.setattr("embmap.indexing.write_index", full)
     version = asyncio.run(Model(ModelSource("a", str(path)), "read", tmp_path / "x").current())
     assert np.array_equal(version.file["w7"], VECTORS[7])
@@ -238,7 +238,7 @@ def test_others_are_served_while_an_index_is_built(path, tmp_path, monkeypatch):
 
     monkeypatch.setattr("embmap.indexing.write_index", write_index)
     sources = (ModelSource("a", str(path)), ModelSource("slow", str(slow)))
-    settings = Settings(sources, folder=str(tmp_path / "own"), limits=Limits(threads=2))
+    settings = Settings(models=sources, folder=str(tmp_path / "own"), limits=Limits(threads=2))
     get = b"GET /v1/%s/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     models = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     found = []

@@ -395,7 +395,7 @@ def test_files_that_cannot_be_searched_say_why(page, folder):
         (folder / "elsewhere.fifu").rename(folder / "gone.fifu")
         page.find("#message button").click()
         assert sorted(page.neighbors("a")) == ["b", "c"]
-        for name, lacks in (("bare", "does not hold words"), ("odd", "one vector for each word")):
+        for name, lacks in (("bare", "does not contain words"), ("odd", "one vector")):
             page.find(f"#file option[value={name}]").click()
             page.until(lambda lacks=lacks: lacks in page.message())
             assert not page.find("#word").is_enabled()

@@ -3,7 +3,7 @@
 export class ApiError extends Error {
   constructor(status, code, message, word) {
     super(message);
-    this.word = word; // the unknown one
+    this.word = word; // the unknown word
     this.status = status;
     this.code = code;
   }
@@ -20,7 +20,7 @@ export function onTokenNeeded(ask) {
   askForToken = ask;
 }
 
-// One question at a time, however many requests were refused.
+// Ask for a token once, however many requests were refused.
 function newToken(refused) {
   asking ??= askForToken(refused).then((answer) => {
     token = answer;
@@ -60,7 +60,7 @@ async function request(path, body) {
   }
 }
 
-// Going back and forth asks the same again.
+// Going back and forth in the history repeats requests; recent answers are kept.
 function remembered(path, body) {
   const key = body ? `${path} ${body}` : path;
   const kept = answers.get(key);
@@ -82,17 +82,17 @@ export const models = async () => (await request("v1/models")).models;
 export const complete = async (file, prefix, n = 8) =>
   (await get(file, "complete", { prefix, n })).words;
 
-// One vector for each word; null for the unknown.
+// A vector for each word; null for unknown words.
 export const lookup = async (file, words) =>
   (await post(file, "lookup", { words, missing: "subwords" })).vectors;
 
-// Of words over time, their vectors at one step.
+// The vectors of words at a time step.
 export const lookupAt = async (file, words, t) =>
   (await post(file, "lookup", { words, missing: "null", t })).vectors;
 
 export const similar = async (file, word, n) =>
   (await post(file, "similar", { word, n })).neighbors;
-// The word stands in the query: "." and ".." cannot stand in a path.
+// The word is in the query, because "." and ".." cannot be in a path.
 export const related = async (file, word, t, n) =>
   (await get(file, "related", { word, t, n })).neighbors;
 export const trajectory = async (file, word, to) =>

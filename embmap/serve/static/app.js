@@ -1,4 +1,4 @@
-// The page: what is asked stands in the address, and each part of the page is drawn from that.
+// The page. The address contains the whole query, and each part of the page is drawn from it.
 
 import * as api from "./api.js";
 import { drawChart, markStep, MOST_LINES, removeChart, resizeChart } from "./chart.js";
@@ -11,7 +11,7 @@ const COMMON_AMONG = 50;
 
 let files = [];
 let state = null;
-const drawn = {}; // for each part of the page, what it shows now
+const drawn = {}; // the key of what each part of the page shows now
 
 // ---- the address -------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ function hashOf(changes = {}) {
   return `#${query}`;
 }
 
-// A new entry of the history, except for what changes by small steps (the slider).
+// Add an entry to the history, or replace the last one (while the slider moves).
 function go(changes, { replace = false } = {}) {
   const hash = hashOf(changes);
   if (hash === location.hash) {
@@ -68,7 +68,7 @@ function say(box, ...content) {
   box.hidden = content.length === 0;
 }
 
-// Links are addresses too; `data-to` says what they change, for when the rest has changed since.
+// `data-to` holds the change that a link makes, so that its address can follow later changes.
 const link = (word, changes = { word }) =>
   el("a", { href: hashOf(changes), "data-to": JSON.stringify(changes) }, word);
 
@@ -103,7 +103,7 @@ async function explain(box, error) {
   }
 }
 
-// Words of the file with the longest beginning in common.
+// Words of the file that share the longest prefix with a word.
 async function likelyMeant(word) {
   const letters = [...word];
   try {
@@ -113,7 +113,7 @@ async function likelyMeant(word) {
       if (words.length) return words;
     }
   } catch {
-    // The message stands without them.
+    // The message is shown without suggestions.
   }
   return [];
 }
@@ -122,7 +122,7 @@ function forget() {
   for (const name of Object.keys(drawn)) delete drawn[name];
 }
 
-// Draw a part of the page unless it shows this already; a later call makes an earlier one stop.
+// Draw a part of the page unless it shows this already. A later call supersedes an earlier one.
 async function part(name, key, panel, work, fail) {
   if (drawn[name] === key) return;
   drawn[name] = key;
@@ -409,14 +409,14 @@ function render() {
   $("welcome").hidden = true;
   if (asked && asked !== one.name) {
     $("results").hidden = true;
-    say($("message"), `This server has no file ${quoted(asked)}. Shown instead: ${one.name}.`);
+    say($("message"), `This server has no file ${quoted(asked)}. Showing ${one.name} instead.`);
   } else if (!one.available) {
     $("results").hidden = true;
     say($("message"), `${one.name} cannot be read by the server now. `, retryButton());
   } else if (!one.words || !one.vectors) {
     $("results").hidden = true;
     const lacks = one.words ? "one vector for each word" : "words";
-    say($("message"), `${one.name} does not hold ${lacks}: there is nothing to search here.`);
+    say($("message"), `${one.name} does not contain ${lacks}, so it cannot be searched.`);
   } else if (!state.word) {
     forget();
     welcome();
@@ -487,7 +487,7 @@ function wire() {
   });
   $("table-box").addEventListener("toggle", fillTable);
   $("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the address says what is searched, not where the reader is
+    event.preventDefault(); // the address is for the search, not for the position on the page
     $("main").focus();
   });
   document.addEventListener("keydown", (event) => {

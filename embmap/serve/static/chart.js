@@ -15,7 +15,7 @@ export function removeChart() {
   plot = null;
 }
 
-// Mark a time step in the chart that is drawn.
+// Mark a time step in the chart.
 export function markStep(step) {
   if (!plot) return;
   plot.step = step;
@@ -29,7 +29,7 @@ export function resizeChart(width) {
   if (plot && plot.width !== width) plot.setSize({ width, height: height(width) });
 }
 
-// `series` are {word, values}, coloured by their `places`; a click on a step calls `choose(step)`.
+// `series` are {word, values}; `places` gives their colours. A click on a step calls `choose(step)`.
 export function drawChart(box, series, step, choose, places) {
   removeChart();
   const width = Math.max(box.clientWidth, 200);

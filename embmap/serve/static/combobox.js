@@ -37,7 +37,7 @@ export class Combobox {
 
   close() {
     clearTimeout(this.timer);
-    this.asked += 1; // an answer still under way comes too late
+    this.asked += 1; // an answer that arrives later is ignored
     this.list.hidden = true;
     this.list.replaceChildren();
     this.#mark(-1);
@@ -56,7 +56,7 @@ export class Combobox {
     try {
       words = text ? await this.suggest(text) : [];
     } catch {
-      // Completion is a help; whoever presses Enter is told what is wrong.
+      // Without suggestions, a search still reports what is wrong.
     }
     if (asked !== this.asked || document.activeElement !== this.input) return;
     const options = words.map((word, i) => {
@@ -97,7 +97,7 @@ export class Combobox {
         return;
       }
       const step = event.key === "ArrowDown" ? 1 : -1;
-      const places = options.length + 1; // the field itself is one stop of the round
+      const places = options.length + 1; // the arrow keys also stop at the field itself
       this.#mark(((this.active + 1 + step + places) % places) - 1);
     } else if (event.key === "Enter" && this.active >= 0) {
       event.preventDefault();

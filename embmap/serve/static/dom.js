@@ -1,4 +1,4 @@
-// Small helpers for the document. Text only ever enters it as text.
+// Functions that build the document. Text is never parsed as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -22,7 +22,7 @@ export const svg = (tag, attributes = {}, ...children) =>
 
 export const quoted = (word) => `“${word}”`;
 
-// Numbers as people read them; a minus sign that is as wide as a digit.
+// A number with three decimals and a minus sign as wide as a digit.
 export const score = (x) =>
   Number.isFinite(x) ? x.toFixed(3).replace("-", "−") : "–";
 

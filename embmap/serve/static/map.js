@@ -1,4 +1,4 @@
-// Words as points of a plane: principal components, and labels that keep out of each other's way.
+// Words as points of a plane: principal components, and labels that avoid each other.
 
 import { svg } from "./dom.js";
 
@@ -26,8 +26,8 @@ function leading(matrix) {
   return { vector, value };
 }
 
-// Coordinates of unit vectors on their first two principal components, from their few products
-// with each other; and the share of the variance which that plane shows.
+// Coordinates of unit vectors on their first two principal components, from their dot products,
+// and the share of the variance that the plane shows.
 export function pca(vectors) {
   const units = vectors.map(unit);
   const mean = units[0].map((_, j) => units.reduce((sum, u) => sum + u[j], 0) / units.length);

@@ -1,7 +1,7 @@
-"""Counts of what was answered, as Prometheus reads them.
+"""Counts of responses, in the text format of Prometheus.
 
-Each worker counts in a small file of its own; whoever is asked adds up the files of all, also of
-workers that have ended, so that no count ever falls.
+Each worker counts in a small file of its own. The worker that is asked adds up all files, also of
+workers that have ended, so that no count ever decreases.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Metrics"]
+__all__ = ["Counts"]
 
 _LOG = logging.getLogger("embmap.serve")
-
 STATUSES = (200, 304, 400, 401, 404, 405, 406, 408, 413, 415, 421, 422, 429, 431, 500, 503, 0)
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _SECONDS = len(STATUSES) + len(BOUNDS) + 1
 _VECTORS = _SECONDS + 1
 
 
-class Metrics:
+class Counts:
     """The counts of one worker. Only its event loop changes them."""
 
     def __init__(self, routes: Sequence[str], folder: str | None = None) -> None:
@@ -95,12 +94,12 @@ class Metrics:
 
 
 def _counts(path: Path, shape: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Return zeros in a new file, or in memory where none can be made: others do not see them."""
+    """Return zeros in a new file, or in memory, unseen by other workers, if that fails."""
     try:
-        # Written, and not left out: a write to a map of a full disk would end the process.
+        # Zeros are written, not skipped: a write to a map of a full disk would kill the process.
         path.write_bytes(bytes(8 * shape[0] * shape[1]))
-        # An item of an np.memmap costs ten times one of a plain array over the same map.
+        # Access to an item of a np.memmap costs ten times as much as in a plain array.
         return np.memmap(path, np.float64, "r+", shape=shape).view(np.ndarray)
     except OSError as error:
-        _LOG.warning("counts of this worker stay in it: %s", error.strerror)
+        _LOG.warning("other workers do not see the counts of this one: %s", error.strerror)
         return np.zeros(shape)

@@ -1,4 +1,4 @@
-"""Words over time, of files with time steps."""
+"""Words over time, in files with time steps."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from embmap.search.exact import measure_lengths
 from embmap.serve.representations import Answer, as_numbers, json_answer
-from embmap.serve.request import Call, check_size, check_words, dynamic_file
-from embmap.serve.searches import neighbors_answer
+from embmap.serve.request import Call, check_size, check_time_steps, check_words
+from embmap.serve.searches import answer_neighbors
 
 __all__ = ["related", "trajectory"]
 
 
 def trajectory(call: Call) -> Answer:
     """Answer ``GET /v1/{name}/trajectory/{word}``."""
-    fields, file = call.fields, dynamic_file(call.file)
-    call.media_type(many=False)
-    word = call.path_word()
+    fields, file = call.fields, check_time_steps(call.file)
+    call.choose_media_type()
+    word = call.take_word()
     other = fields.word("to") if "to" in fields else None
     with_vectors = fields.flag("vectors")
     fields.check_rest()
@@ -41,13 +41,13 @@ def trajectory(call: Call) -> Answer:
 
 def related(call: Call) -> Answer:
     """Answer ``GET /v1/{name}/related/{word}``."""
-    fields, file = call.fields, dynamic_file(call.file)
-    call.media_type(many=False)
-    word = call.path_word()
+    fields, file = call.fields, check_time_steps(call.file)
+    call.choose_media_type()
+    word = call.take_word()
     steps = file.num_timesteps
     t = fields.number("t", -1, -steps, steps - 1)
     n = fields.number("n", 10, 1, call.limits.neighbors)
     fields.check_rest()
     check_words(file)
     found = file.most_related(word, t, min(n, max(len(file) - 1, 0)))
-    return neighbors_answer(found, word=word, t=t % steps)
+    return answer_neighbors(found, word=word, t=t % steps)
