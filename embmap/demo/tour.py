@@ -23,11 +23,14 @@ import embmap
 from embmap.demo.corpus import documents
 from embmap.demo.training import Embedding, sliced, subword_rows, train
 
-__all__ = ["tour"]
+__all__ = ["SLICES", "SLICE_WORDS", "SUBWORDS", "tour"]
+
+SUBWORDS = "docstrings-subwords.fifu"
+SLICES, SLICE_WORDS = "docstrings-slices.dwe", "docstrings-slices.txt"
 
 _DIM = 100
 _EXPONENT = 14
-_SLICES, _SLICED_WORDS = 9, 3000
+_N_SLICES, _SLICED_WORDS = 9, 3000
 _PROBES = ("list", "socket", "thread")
 _UNKNOWN = "filesystems-like"
 
@@ -48,7 +51,7 @@ def tour(console: Console, folder: Path | None = None) -> None:
             tour(console, Path(temporary))
         return
     folder.mkdir(parents=True, exist_ok=True)
-    plain, subwords = folder / "docstrings.fifu", folder / "docstrings-subwords.fifu"
+    plain, subwords = folder / "docstrings.fifu", folder / SUBWORDS
     corpus = _read(console)
     embedding = _make(console, corpus, plain, subwords)
     for path in (plain, subwords):
@@ -88,7 +91,7 @@ def _make(console: Console, corpus: list[list[str]], plain: Path, subwords: Path
     embmap.finalfusion.write(
         plain, embedding.words, embedding.vectors, norms=embedding.norms, metadata=metadata
     )
-    indexer = embmap.words.subwords.BucketIndexer(3, 6, _EXPONENT)
+    indexer = embmap.subwords.BucketIndexer(3, 6, _EXPONENT)
     buckets = subword_rows(
         embedding.words,
         embedding.vectors,
@@ -209,15 +212,15 @@ def _show_slices(
     """Write how words are used across the library as DWE, and print how some of them move."""
     words = embedding.words[:_SLICED_WORDS]
     probes = [word for word in _PROBES if word in set(words)]
-    path, vocab = folder / "docstrings-slices.dwe", folder / "docstrings-slices.txt"
+    path, vocab = folder / SLICES, folder / SLICE_WORDS
     start = time.perf_counter()
-    steps = [step[: len(words)] for step in sliced(corpus, embedding, _SLICES)]
+    steps = [step[: len(words)] for step in sliced(corpus, embedding, _N_SLICES)]
     quantized, scale = embmap.dwe.quantize(steps, bits=8)
     embmap.dwe.write(path, quantized, scale=scale, layout="stream")
     vocab.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     seconds = time.perf_counter() - start
     console.print(
-        f"\n{path.name}: {_SLICES} overlapping slices of the docstrings in the order of their "
+        f"\n{path.name}: {_N_SLICES} overlapping slices of the docstrings in the order of their "
         f"modules' names - no real time - for the {len(words)} most frequent words: "
         f"{_size(4 * quantized.size)} of float32 in {_size(path.stat().st_size)}, "
         f"written in {seconds:.1f} s"

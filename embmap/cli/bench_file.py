@@ -1,4 +1,4 @@
-"""The command that measures whether to map a file or to read it."""
+"""``embmap bench``: measures whether to map a file or to read it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,45 @@ from typing import Annotated, Any
 import typer
 
 import embmap
-from embmap.cli.options import FileArgument, JsonOption, LayoutOption, VocabOption
-from embmap.cli.output import print_json, print_rows
+from embmap.cli.options import (
+    ColumnOption,
+    FileArgument,
+    JsonOption,
+    LayoutOption,
+    VocabOption,
+)
+from embmap.cli.printing import print_json, print_rows
 from embmap.io.atomic_write import refuse_overwriting, replacing, spool_beside
 
-__all__ = ["app"]
+__all__ = ["bench"]
 
-app = typer.Typer()
-_QUICK = 0.05
+_QUICK = 0.05  # seconds of each workload
 
 
-@app.command()
 def bench(
     file: FileArgument,
-    quick: Annotated[bool, typer.Option("--quick", help="Within seconds, less exactly.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take seconds, for figures that are less exact.")
+    ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many look rows up at once: 4, quickly 2.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of processes that look rows up at once.",
+            show_default="4, or 2 with --quick",
+        ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write a page with pictures here: HTML.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write an HTML page with pictures to this file."),
     ] = None,
-    column: Annotated[str | None, typer.Option(help="A column of a CVC file of several.")] = None,
+    column: ColumnOption = None,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
 ) -> None:
-    """Measure on this machine whether to map a file or to read it."""
+    """Measure on this machine whether to map a file or to read it into memory."""
     from embmap.bench.advice import WHY_PROPORTIONAL, advice
     from embmap.bench.probes import machine
     from embmap.bench.runner import measure
@@ -43,14 +56,20 @@ def bench(
 
     options = {"layout": layout, "vocab": vocab}
     at_once = processes or (2 if quick else 4)
-    settings = Settings(file, _QUICK if quick else 1.0, options, column, at_once)
+    settings = Settings(
+        path=file,
+        seconds=_QUICK if quick else 1.0,
+        options=options,
+        column=column,
+        processes=at_once,
+    )
     if report is not None:
-        from embmap.bench.page import page  # it may be missing an extra: say so before measuring
+        from embmap.bench.page import page  # fail before measuring if an extra is missing
 
         refuse_overwriting([report], [file, *([vocab] if vocab else [])])
         if report.is_dir():
-            raise typer.BadParameter(f"{report} is a folder; name a file for the report")
-        spool_beside(report).close()  # a place that cannot be written: say so as well
+            raise typer.BadParameter(f"--report must be a file, not the folder {report}")
+        spool_beside(report).close()  # fail before measuring if the folder cannot be written
     with embmap.progress_bar() as step:
         result = measure(settings, step)
     where = machine()
