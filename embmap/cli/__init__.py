@@ -73,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
             if isinstance(error, ValueError):  # an argument that the library refuses
                 return _fail(str(error))
             raise
-        return _fail(f"{message()} (embmap --help)")
+        context = getattr(error, "ctx", None)
+        asked = "embmap" if context is None else context.command_path
+        return _fail(f"{message()} (see {asked} --help)")
     return status if isinstance(status, int) else 0
 
 

@@ -47,11 +47,11 @@ def bench(
     vocab: VocabOption = None,
     layout: LayoutOption = None,
 ) -> None:
-    """Measure on this machine whether to map a file or to read it into memory."""
-    from embmap.bench.advice import WHY_PROPORTIONAL, advice
+    """Measure whether to map a file or to read it."""
+    from embmap.bench.advice import ABOUT_MEMORY, advise
     from embmap.bench.probes import machine
     from embmap.bench.runner import measure
-    from embmap.bench.table import COLUMNS, cells
+    from embmap.bench.table import COLUMNS, format_cells
     from embmap.bench.workloads import Settings
 
     options = {"layout": layout, "vocab": vocab}
@@ -64,22 +64,22 @@ def bench(
         processes=at_once,
     )
     if report is not None:
-        from embmap.bench.page import page  # fail before measuring if an extra is missing
+        from embmap.bench.page import render_page  # fail before measuring if an extra is missing
 
         refuse_overwriting([report], [file, *([vocab] if vocab else [])])
         if report.is_dir():
-            raise typer.BadParameter(f"--report must be a file, not the folder {report}")
+            raise ValueError(f"--report must be a file, not the folder {report}")
         spool_beside(report).close()  # fail before measuring if the folder cannot be written
     with embmap.progress_bar() as step:
         result = measure(settings, step)
     where = machine()
     if report is not None:
-        text = page(result, where)
+        text = render_page(result, where)
         with replacing(report) as out:
             out.write(text.encode())
     if as_json:
         facts: dict[str, Any] = {
-            "advice": advice(result),
+            "advice": advise(result),
             "notes": list(result.notes),
             "file": result.about,
             "machine": where,
@@ -89,7 +89,7 @@ def bench(
         }
         print_json(facts)
         return
-    print_rows(COLUMNS, [cells(each) for each in result.measurements])
+    print_rows(COLUMNS, [format_cells(each) for each in result.measurements])
     typer.echo("")
-    for sentence in (*advice(result), *result.notes, WHY_PROPORTIONAL):
+    for sentence in (*advise(result), *result.notes, ABOUT_MEMORY):
         typer.echo(sentence)

@@ -56,14 +56,13 @@ LossyOption = Annotated[
 
 
 def convert(
-    files: Annotated[
+    sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IN... OUT",
-            help="The file to read and the file to write. Several IN become the time steps of a "
-            "DWE file.",
+            metavar="IN", help="The file to read. Several become the time steps of a DWE file."
         ),
     ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to create or replace.")],
     source_format: FromOption = None,
     target_format: ToOption = None,
     dtype: Annotated[
@@ -92,7 +91,7 @@ def convert(
     metadata: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Metadata for OUT: a TOML file that replaces those of IN."
+            metavar="FILE", help="Metadata for OUT: a TOML file that replaces the metadata of IN."
         ),
     ] = None,
     vocab: VocabOption = None,
@@ -132,16 +131,14 @@ def convert(
         bool, typer.Option("--opq", help="With --quantize: learn a rotation as well.")
     ] = False,
     bits: Annotated[
-        int, typer.Option(min=2, max=16, help="For DWE files: bits of each number.")
+        int, typer.Option(metavar="N", min=2, max=16, help="For DWE files: bits of each number.")
     ] = 8,
     as_json: JsonOption = False,
 ) -> None:
-    """Convert an embedding file to another format; OUT is replaced if it exists."""
-    if len(files) < 2:
-        raise typer.BadParameter("name the file to read and the file to write")
+    """Convert an embedding file to another format."""
     _run(
-        files[:-1] if len(files) > 2 else files[0],
-        files[-1],
+        sources if len(sources) > 1 else sources[0],
+        target,
         as_json,
         input_format=source_format,
         output_format=target_format,
@@ -166,7 +163,7 @@ def convert(
 
 def select(
     file: Annotated[Path, typer.Argument(metavar="IN", help="The file to read.")],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The file to create or replace.")],
     words: Annotated[
         Path, typer.Option(metavar="FILE", help="A text file with the words to take, one per line.")
     ],
@@ -176,7 +173,10 @@ def select(
     vocab: VocabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy some words of a file to a file of any format, in the order of IN."""
+    """Copy some words of a file to another file.
+
+    OUT may be of any format; the words keep the order of IN.
+    """
     _run(
         file,
         output,

@@ -19,14 +19,16 @@ __all__ = ["demo"]
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option(help="Keep the files here.", show_default="a temporary folder"),
+        typer.Option(
+            metavar="FOLDER", help="Keep the files here.", show_default="a temporary folder"
+        ),
     ] = None,
     serve_files: Annotated[
         bool, typer.Option("--serve", help="Then serve the files, with a page to explore them.")
     ] = False,
     port: PortOption = 8808,
 ) -> None:
-    """Make a real embedding from this Python's docstrings and look words up in it."""
+    """Make an embedding from docstrings and explore it."""
     with contextlib.ExitStack() as stack:
         if folder is None and serve_files:
             temporary = tempfile.TemporaryDirectory(prefix="embmap-demo-")

@@ -42,10 +42,10 @@ def get(
     file: FileArgument,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORD]...", help="Words; - reads them from stdin, one per line."),
+        typer.Argument(metavar="WORD", help="Words; - reads them from stdin, one per line."),
     ] = None,
     row: Annotated[
-        list[int] | None, typer.Option(help="The number of a row; may be repeated.")
+        list[int] | None, typer.Option(metavar="N", help="The number of a row; may be repeated.")
     ] = None,
     section: Annotated[
         list[str] | None,
@@ -58,12 +58,17 @@ def get(
     time: Annotated[
         int | None,
         typer.Option(
-            "--time", "-t", help="The time step of a DWE file; -1 is the last.", show_default="-1"
+            "--time",
+            "-t",
+            metavar="T",
+            help="The time step of a DWE file.",
+            show_default="the last, -1",
         ),
     ] = None,
     format: Annotated[VectorFormat, typer.Option(help="How to print.")] = VectorFormat.TEXT,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="stdout")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write.", show_default="stdout"),
     ] = None,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
@@ -71,12 +76,16 @@ def get(
 ) -> None:
     """Print the vectors of words or rows."""
     if not words and not row and not section:
-        raise typer.BadParameter("give a WORD, --row or --section")
+        raise ValueError("give a WORD, --row or --section")
     if words == ["-"]:
         words = _read_words()
     if output is not None:
         refuse_overwriting([output], [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
+        if column is None and isinstance(opened, embmap.cvc.CvcFile) and opened.vectors is None:
+            raise ValueError(
+                f"{file} has several columns; choose one with --column: {', '.join(opened.columns)}"
+            )
         at = opened.at() if time is None else at_time(dynamic_file(opened), time)
         matrix = at.vectors if column is None else _column(opened, column)
         found: _Found
@@ -94,6 +103,7 @@ def get(
                 found.append((number, at[number] if matrix is None else matrix[number]))
             except IndexError:
                 found.append((number, None))
+        hint = "; the file contains no words, give --vocab" if at.vocab is None else ""
         unknown = [key for key, vector in found if vector is None]
         known = [(key, vector) for key, vector in found if vector is not None]
         if format is VectorFormat.NPY and unknown:
@@ -102,7 +112,7 @@ def get(
             shape = (0, at.dim if matrix is None else matrix.shape[1])
             _write_vectors(known, format, output, np.empty(shape, at.dtype))
     for key in unknown:
-        what = f"no vector for {key!r}" if isinstance(key, str) else f"no row {key}"
+        what = f"no vector for {key!r}{hint}" if isinstance(key, str) else f"no row {key}"
         complain(f"{file}: {what}")
     if unknown:
         raise typer.Exit(1)
@@ -117,29 +127,29 @@ def _read_words() -> list[str]:
 def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
     """Return the rows of the sections of a CVC file that meet all conditions."""
     if not isinstance(opened, embmap.cvc.CvcFile):
-        raise typer.BadParameter(f"{opened.format} files have no sections")
+        raise ValueError(f"{opened.format} files have no sections")
     match: dict[str, Any] = {}
     for condition in conditions:
         key, equals, text = condition.partition("=")
         if not equals:
-            raise typer.BadParameter(f"--section must be KEY=VALUE, not {condition!r}")
+            raise ValueError(f"--section must be KEY=VALUE, not {condition!r}")
         match[key] = text
     rows = opened.section(**match)
     if not rows.size:  # numbers and truth values are written as JSON
         with contextlib.suppress(ValueError, RecursionError):
             rows = opened.section(**{key: json.loads(text) for key, text in match.items()})
     if not rows.size:
-        raise typer.BadParameter(f"no section has {', '.join(conditions)}")
+        raise ValueError(f"no section has {', '.join(conditions)}")
     return [int(number) for number in rows]
 
 
 def _column(opened: embmap.EmbeddingFile, name: str) -> embmap.Matrix:
     """Return a column of a CVC file."""
     if not isinstance(opened, embmap.cvc.CvcFile):
-        raise typer.BadParameter(f"{opened.format} files have no columns")
+        raise ValueError(f"{opened.format} files have no columns")
     if name not in opened.columns:
         known = ", ".join(opened.columns)
-        raise typer.BadParameter(f"--column must be one of {known}, not {name!r}")
+        raise ValueError(f"--column must be one of {known}, not {name!r}")
     return opened.columns[name]
 
 
@@ -156,7 +166,7 @@ def _write_vectors(
             with replacing(output) as binary:
                 np.save(binary, vectors)
         elif sys.stdout.isatty():
-            raise typer.BadParameter("npy is binary; redirect it or give --output")
+            raise ValueError("npy is binary; redirect it or give --output")
         else:
             np.save(sys.stdout.buffer, vectors)
         return

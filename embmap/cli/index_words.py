@@ -16,12 +16,16 @@ __all__ = ["index"]
 def index(
     file: FileArgument,
     output: Annotated[
-        Path | None, typer.Option(help="The index to write.", show_default="FILE.embx")
+        Path | None,
+        typer.Option(metavar="PATH", help="The index to write.", show_default="FILE.embx"),
     ] = None,
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """Write a word index, so that look-ups need not scan the words of the file."""
+    """Write a word index, for quick first look-ups.
+
+    With the index, a process finds words without scanning them.
+    """
     with (
         embmap.open(file, layout=layout, backend=backend, index="memory") as opened,
         embmap.progress_bar() as step,

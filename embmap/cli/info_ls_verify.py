@@ -48,7 +48,10 @@ def verify(
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """Check the words, sizes, values and index of a file; exit with 1 if it is damaged."""
+    """Check everything in a file.
+
+    Checks the words, sizes, values and the index, and exits with 1 if something is damaged.
+    """
     with embmap.open(file, layout=layout, backend=backend) as opened, embmap.progress_bar() as step:
         report = opened.verify(step)
     if as_json:

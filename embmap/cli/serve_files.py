@@ -13,24 +13,31 @@ from embmap.cli.printing import complain
 __all__ = ["PortOption", "serve"]
 
 PortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="The port of the server; 0 takes any free port.")
+    int,
+    typer.Option(
+        metavar="PORT", min=0, max=65535, help="The port of the server; 0 takes any free port."
+    ),
 ]
 
 
 def serve(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Embedding files; NAME=FILE gives one a name."),
+        typer.Argument(metavar="FILE", help="Embedding files; NAME=FILE gives one a name."),
     ],
     host: Annotated[
-        str, typer.Option(help="The address to listen on; one that is not local needs a token.")
+        str,
+        typer.Option(
+            metavar="HOST", help="The address to listen on; one that is not local needs a token."
+        ),
     ] = "127.0.0.1",
     port: PortOption = 8808,
     workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Number of processes that answer.")
+        int, typer.Option(metavar="N", min=1, max=64, help="Number of processes that answer.")
     ] = 1,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that requests must carry.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with the token that requests must carry."),
     ] = None,
     vocab: Annotated[
         list[str] | None,
@@ -41,7 +48,7 @@ def serve(
     ] = None,
     backend: BackendOption = "read",
 ) -> None:
-    """Serve files over HTTP, with a page at / to explore them."""
+    """Serve files over HTTP, with a page to explore them."""
     try:
         from embmap.serve.process import run
     except ImportError as error:

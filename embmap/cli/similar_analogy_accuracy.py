@@ -92,13 +92,19 @@ def accuracy(
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """Count the analogies whose fourth word is found; skip questions with unknown words."""
+    """Count the analogies that hold.
+
+    An analogy holds if the fourth word is the nearest answer to the first three. Analogies with
+    unknown words are skipped.
+    """
     asked = list(_read_questions(questions, lowercase))
     sections: dict[str, dict[str, Any]] = {}
     with (
         embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened,
         embmap.progress_bar() as step,
     ):
+        if opened.vocab is None:
+            raise ValueError(f"{file} contains no words; give --vocab")
         for first in range(0, len(asked), _AT_ONCE):
             _answer(opened, asked[first : first + _AT_ONCE], sections)
             if step is not None:
@@ -123,16 +129,14 @@ def _read_questions(path: Path, lowercase: bool) -> Iterator[tuple[str, list[str
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{path} is not UTF-8: {error}") from None
+        raise ValueError(f"{path}, byte {error.start}: not UTF-8") from None
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith(":"):
             section = line[1:].strip()
             continue
         words = line.lower().split() if lowercase else line.split()
         if words and len(words) != 4:
-            raise typer.BadParameter(
-                f"{path}, line {number}: a question has 4 words, not {len(words)}"
-            )
+            raise ValueError(f"{path}, line {number}: a question has 4 words, not {len(words)}")
         if words:
             yield section, words
 
@@ -168,7 +172,7 @@ def _as_row(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
 def _check_words(opened: embmap.EmbeddingFile, words: list[str]) -> None:
     """Exit with status 1 and a message if some words have no vector."""
     if opened.vocab is None and opened.vectors is not None:
-        raise typer.BadParameter(f"{opened.format} files contain no words; give --vocab")
+        raise ValueError(f"{opened.format} files contain no words; give --vocab")
     unknown = [word for word in words if opened.get(word) is None]
     for word in unknown:
         complain(f"{opened.path}: no vector for {word!r}")

@@ -31,7 +31,7 @@ WordArgument = Annotated[
 def trajectory(
     file: FileArgument,
     words: Annotated[
-        list[str], typer.Argument(metavar="WORD...", help="Words, or row numbers without --vocab.")
+        list[str], typer.Argument(metavar="WORD", help="Words, or row numbers without --vocab.")
     ],
     to: Annotated[
         str | None,
@@ -54,7 +54,10 @@ def trajectory(
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """Show how words move: cosines with their first time step, or with another word."""
+    """Show how words move over time, as cosines.
+
+    The cosines of each time step are with the first time step, or with another word.
+    """
     written = [target for target in (output, plot) if target is not None]
     refuse_overwriting(written, [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
@@ -82,14 +85,19 @@ def trajectory(
 def related(
     file: FileArgument,
     word: WordArgument,
-    time: Annotated[int, typer.Option("--time", "-t", help="The time step; -1 is the last.")] = -1,
+    time: Annotated[
+        int, typer.Option("--time", "-t", metavar="T", help="The time step; -1 is the last.")
+    ] = -1,
     n: CountOption = 10,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """List the words with the greatest dot products with a word at a time step."""
+    """List the words most related to a word at a time step.
+
+    They have the greatest dot products with the word.
+    """
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         dynamic = dynamic_file(opened)
         found = dynamic.most_related(_word_or_row(dynamic, word), at_time(dynamic, time).t, n)
@@ -113,7 +121,10 @@ def changes(
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """List the words whose dot product with a word changed most from first to last time step."""
+    """List the words that moved most relative to a word.
+
+    Their dot products with the word changed most from the first to the last time step.
+    """
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         dynamic = dynamic_file(opened)
         found = dynamic.largest_changes(
@@ -125,7 +136,7 @@ def changes(
 def dynamic_file(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
     """Return a file if it has time steps; refuse it otherwise."""
     if opened.num_timesteps is None:
-        raise typer.BadParameter(f"{opened.format} files have no time steps")
+        raise ValueError(f"{opened.format} files have no time steps")
     return cast(embmap.dwe.DweFile, opened)
 
 
@@ -135,7 +146,7 @@ def at_time(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
         return opened.at(t)
     except IndexError:
         last = opened.num_timesteps - 1
-        raise typer.BadParameter(f"--time must be from {-last - 1} to {last}, not {t}") from None
+        raise ValueError(f"--time must be from {-last - 1} to {last}, not {t}") from None
 
 
 def _cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -163,11 +174,9 @@ def _draw(path: Path, words: list[str], values: npt.NDArray[np.float64], what: s
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     kind = path.suffix.lstrip(".").lower() or "png"
-    known = figure.canvas.get_supported_filetypes()
+    known = sorted(figure.canvas.get_supported_filetypes())
     if kind not in known:
-        raise typer.BadParameter(
-            f"--plot must end in one of .{', .'.join(known)}, not {path.suffix!r}"
-        )
+        raise ValueError(f"--plot must end in one of .{', .'.join(known)}, not {path.suffix!r}")
     with replacing(path) as binary:
         figure.savefig(binary, format=kind, dpi=150)
 
@@ -183,9 +192,9 @@ def _word_or_row(opened: embmap.dwe.DweFile, word: str) -> str | int:
     try:
         row = int(word)
     except ValueError:
-        raise typer.BadParameter(
+        raise ValueError(
             f"{word!r} is not a row number, and DWE files contain no words; give --vocab"
         ) from None
     if not -n <= row < n:
-        raise typer.BadParameter(f"a row must be from {-n} to {n - 1}, not {row}")
+        raise ValueError(f"a row must be from {-n} to {n - 1}, not {row}")
     return row
