@@ -47,11 +47,11 @@ def main() -> int:
     command = "python -m benchmarks"
     if n_words != _FULL:
         command += " --quick" if n_words == _QUICK else f" --words {n_words}"
-    where = table.machine(results, n_words, command)
-    lines = table.cells(table.figures(results), n_words)
+    where = table.describe_run(results, n_words, command)
+    lines = table.format_cells(table.collect_figures(results), n_words)
     show(where, lines)
     if options.write and not status:
-        write("benchmarks", f"{where}\n\n{table.markdown(lines)}")
+        write("benchmarks", f"{where}\n\n{table.format_markdown(lines)}")
     return status
 
 
@@ -93,7 +93,7 @@ def show(where: str, lines: list[tuple[str, ...]]) -> None:
         console = Console()
         drawn = console.is_terminal
     if not drawn:
-        print(f"\n{where}\n\n{table.markdown(lines)}")
+        print(f"\n{where}\n\n{table.format_markdown(lines)}")
         return
     shown = Table(*table.HEADINGS, box=box.SIMPLE)
     for line in lines:

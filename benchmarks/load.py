@@ -28,7 +28,7 @@ import psutil
 from benchmarks.files import Files, cache_folder
 from benchmarks.page import write
 from benchmarks.table import MISSED
-from embmap.bench.probes import machine
+from embmap.bench.probes import describe_machine
 
 BATCH = 256
 N_CLIENTS = 4
@@ -64,7 +64,7 @@ def main() -> None:
     for _ in range(options.passes):
         for workers, found in passes.items():
             found.append(measure(files, workers, options.seconds))
-    facts = machine()
+    facts = describe_machine()
     where = (
         f"{options.words:,} words of 300 float32 with an index file; {facts['processors']} "
         f"processors, {facts['system']}, Python {facts['python']}; {N_CLIENTS} client processes on "

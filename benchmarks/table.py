@@ -15,7 +15,16 @@ import numpy as np
 
 from benchmarks.files import walk_shape
 
-__all__ = ["HEADINGS", "MISSED", "ROWS", "Row", "cells", "figures", "machine", "markdown"]
+__all__ = [
+    "HEADINGS",
+    "MISSED",
+    "ROWS",
+    "Row",
+    "collect_figures",
+    "describe_run",
+    "format_cells",
+    "format_markdown",
+]
 
 HEADINGS = ("work", "embmap", "peers", "peer / embmap", "target", "met?")
 MISSED = "**no**"
@@ -183,7 +192,7 @@ ROWS = (
 )
 
 
-def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
+def collect_figures(results: Sequence[Mapping[str, Any]]) -> Figures:
     """Return the medians of a run by (work, way), over the passes that pytest-benchmark wrote.
 
     "seconds" is the time for one unit of the work; other figures keep the names under which they
@@ -209,7 +218,7 @@ def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
     return medians
 
 
-def cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
+def format_cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
     """Return the rows that were measured, with a cell for each of HEADINGS."""
     lines = []
     for row in ROWS:
@@ -289,7 +298,7 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) -> str:
+def describe_run(results: Sequence[Mapping[str, Any]], n_words: int, command: str) -> str:
     """Return a paragraph about the files and the machine, and the command that repeats the run."""
     about = results[0]["machine_info"]
     cpu = about["cpu"]
@@ -307,7 +316,7 @@ def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) ->
     )
 
 
-def markdown(lines: list[tuple[str, ...]]) -> str:
+def format_markdown(lines: list[tuple[str, ...]]) -> str:
     """Return the table as markdown, without a newline at the end."""
     every = [HEADINGS, ("---",) * len(HEADINGS), *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in every)

@@ -13,7 +13,7 @@ pytest.importorskip("psutil", reason="psutil is not installed")
 pytest.importorskip("typer", reason="typer is not installed")
 
 from embmap.bench.advice import advise, format_nbytes, format_seconds
-from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, usage
+from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, read_usage
 from embmap.bench.runner import COLD, WARM, Measurement, Result, measure
 from embmap.bench.workloads import AT_ONCE, STRATEGIES, WORKLOADS, Opened, Settings, draw_sample
 
@@ -122,12 +122,12 @@ def test_dropped_pages_are_noticed(tmp_path):
 
 
 def test_memory_that_is_written_is_counted():
-    before = usage()
+    before = read_usage()
     if before.own is None:
         pytest.skip("this system does not tell what a process has written")
     with mmap.mmap(-1, 8 << 20) as block:  # new pages, whatever the allocator has lying around
         block.write(bytes([1]) * len(block))
-        spent = usage().since(before)
+        spent = read_usage().since(before)
         assert spent.own >= 0.9 * len(block)
     assert Usage(1, None, 3, 4, 5, 6).since(Usage(0, 1, 1, 1, 1, 1)) == (1, None, 2, 3, 4, 5)
 

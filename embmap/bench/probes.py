@@ -14,7 +14,14 @@ import numpy as np
 
 from embmap.threads import n_threads
 
-__all__ = ["Usage", "drop_from_cache", "fraction_cached", "machine", "read_through", "usage"]
+__all__ = [
+    "Usage",
+    "describe_machine",
+    "drop_from_cache",
+    "fraction_cached",
+    "read_through",
+    "read_usage",
+]
 
 
 class Usage(NamedTuple):
@@ -51,7 +58,7 @@ class Usage(NamedTuple):
         )
 
 
-def usage() -> Usage:
+def read_usage() -> Usage:
     """Return the usage of this process so far."""
     try:
         import psutil
@@ -97,7 +104,7 @@ def _has_io(process: object) -> bool:
     return True
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return facts about the machine that the figures depend on."""
     import psutil
 

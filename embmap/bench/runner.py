@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, usage
+from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, read_usage
 from embmap.bench.workloads import (
     AT_ONCE,
     LOAD,
@@ -107,7 +107,7 @@ class Result:
 
 def measure(settings: Settings, progress: Progress | None = None) -> Result:
     """Measure all workloads with all strategies."""
-    usage()  # fail at once if psutil is missing
+    read_usage()  # fail at once if psutil is missing
     drawn = draw_sample(settings)
     notes = []
     read_through(settings.path)  # into the caches below the system, for all
@@ -226,7 +226,7 @@ def _measure_workloads(run: _Run, _: Any) -> list[Measurement]:
             if run.strategy.prepare == LOAD:  # nothing is cold once it is in memory
                 continue
             _forget(run.settings)
-        before = usage()
+        before = read_usage()
         if run.strategy.prepare == LOAD:
             loaded = loaded or Opened(run.settings, run.strategy)
             found.append(run.measure_pieces(workload, loaded, before))
@@ -266,7 +266,7 @@ class _Run:
             gc.collect()
             if self.temperature == COLD:
                 _forget(self.settings)
-            before = usage()
+            before = read_usage()
             start = time.perf_counter()
             opened = Opened(self.settings, self.strategy)
             n = 0
@@ -274,7 +274,7 @@ class _Run:
                 work()
                 n += count
             seconds.append(time.perf_counter() - start)
-            spent = usage().since(before)
+            spent = read_usage().since(before)
             opened.__exit__()
             del opened
         return self._measurement(workload, seconds, n * len(seconds), spent)
@@ -282,7 +282,7 @@ class _Run:
     def measure_pieces(self, workload: Workload, opened: Opened, before: Usage) -> Measurement:
         """Measure a workload piece by piece until the time is up."""
         seconds, n = _time_pieces(workload.pieces(opened, self.drawn), self.settings.seconds)
-        return self._measurement(workload, seconds, n, usage().since(before))
+        return self._measurement(workload, seconds, n, read_usage().since(before))
 
     def _measurement(
         self, workload: Workload, seconds: list[float], n: int, spent: Usage
@@ -320,7 +320,7 @@ def _time_pieces(
 def _measure_share(run: _Run, together: Any) -> tuple[list[float], int, float, Usage]:
     """Look rows up while other processes do the same, and stay until all have been counted."""
     run.warm_kernels()
-    before = usage()
+    before = read_usage()
     with Opened(run.settings, run.strategy) as opened:
         singles = next(each for each in WORKLOADS if each.name == RANDOM_ROWS)
         together.wait()
@@ -328,7 +328,7 @@ def _measure_share(run: _Run, together: Any) -> tuple[list[float], int, float, U
         seconds, n = _time_pieces(singles.pieces(opened, run.drawn), run.settings.seconds)
         wall = time.perf_counter() - start
         together.wait()
-        spent = usage().since(before)
+        spent = read_usage().since(before)
         together.wait()
     return seconds, n, wall, spent
 

@@ -22,10 +22,10 @@ import typer
 import embmap
 from embmap.cli.printing import complain
 
-__all__ = ["run"]
+__all__ = ["COMMANDS", "run"]
 
 # The functions of these modules are the commands, in the order of the help.
-_COMMANDS = {
+COMMANDS = {
     "info_ls_verify": ("info", "ls", "verify"),
     "get_vectors": ("get",),
     "index_words": ("index",),
@@ -91,8 +91,8 @@ def _app(asked: str) -> typer.Typer:
         add_completion=False,
     )
     app.callback(invoke_without_command=True)(_root)
-    known = any(asked in names for names in _COMMANDS.values())
-    for module, names in _COMMANDS.items():
+    known = any(asked in names for names in COMMANDS.values())
+    for module, names in COMMANDS.items():
         if asked in names or not known:
             commands = import_module(f"embmap.cli.{module}")
             for name in names:

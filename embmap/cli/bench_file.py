@@ -49,7 +49,7 @@ def bench(
 ) -> None:
     """Measure whether to map a file or to read it."""
     from embmap.bench.advice import ABOUT_MEMORY, advise
-    from embmap.bench.probes import machine
+    from embmap.bench.probes import describe_machine
     from embmap.bench.runner import measure
     from embmap.bench.table import COLUMNS, format_cells
     from embmap.bench.workloads import Settings
@@ -72,7 +72,7 @@ def bench(
         spool_beside(report).close()  # fail before measuring if the folder cannot be written
     with embmap.progress_bar() as step:
         result = measure(settings, step)
-    where = machine()
+    where = describe_machine()
     if report is not None:
         text = render_page(result, where)
         with replacing(report) as out:

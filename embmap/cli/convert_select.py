@@ -17,7 +17,7 @@ from embmap.conversion import INPUT_FORMATS, OUTPUT_FORMATS
 __all__ = ["convert", "select"]
 
 
-def _dtype(text: str) -> str:
+def _parse_dtype(text: str) -> str:
     """Return the name of a dtype that numpy knows; the output may still refuse it."""
     try:
         return np.dtype(text).name
@@ -68,7 +68,7 @@ def convert(
     dtype: Annotated[
         str | None,
         typer.Option(
-            parser=_dtype,
+            parser=_parse_dtype,
             metavar="TYPE",
             help="Type of the numbers, if OUT has a choice: float32, float16, float64.",
         ),

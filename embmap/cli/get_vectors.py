@@ -21,8 +21,8 @@ from embmap.cli.options import (
     LayoutOption,
     VocabOption,
 )
-from embmap.cli.printing import complain, dump_json, finite, open_text
-from embmap.cli.trajectory_related_changes import at_time, dynamic_file
+from embmap.cli.printing import complain, dump_json, open_text, replace_non_finite
+from embmap.cli.trajectory_related_changes import choose_time_step, require_time_steps
 from embmap.io.atomic_write import refuse_overwriting, replacing
 
 __all__ = ["get"]
@@ -86,8 +86,8 @@ def get(
             raise ValueError(
                 f"{file} has several columns; choose one with --column: {', '.join(opened.columns)}"
             )
-        at = opened.at() if time is None else at_time(dynamic_file(opened), time)
-        matrix = at.vectors if column is None else _column(opened, column)
+        at = opened.at() if time is None else choose_time_step(require_time_steps(opened), time)
+        matrix = at.vectors if column is None else _choose_column(opened, column)
         found: _Found
         if column is None:
             found = [(word, at.get(word)) for word in words or ()]
@@ -97,7 +97,7 @@ def get(
                 (word, None if matrix is None or place < 0 else matrix[place])
                 for word, place in zip(words or (), places, strict=True)
             ]
-        rows = [*(row or ()), *(_section_rows(opened, section) if section else ())]
+        rows = [*(row or ()), *(_find_section_rows(opened, section) if section else ())]
         for number in rows:
             try:
                 found.append((number, at[number] if matrix is None else matrix[number]))
@@ -124,7 +124,7 @@ def _read_words() -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")] if text else []
 
 
-def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
+def _find_section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
     """Return the rows of the sections of a CVC file that meet all conditions."""
     if not isinstance(opened, embmap.cvc.CvcFile):
         raise ValueError(f"{opened.format} files have no sections")
@@ -143,7 +143,7 @@ def _section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[i
     return [int(number) for number in rows]
 
 
-def _column(opened: embmap.EmbeddingFile, name: str) -> embmap.Matrix:
+def _choose_column(opened: embmap.EmbeddingFile, name: str) -> embmap.Matrix:
     """Return a column of a CVC file."""
     if not isinstance(opened, embmap.cvc.CvcFile):
         raise ValueError(f"{opened.format} files have no columns")
@@ -173,7 +173,10 @@ def _write_vectors(
     with open_text(output) as out:
         if format is VectorFormat.JSON:
             values = [
-                {"word" if isinstance(key, str) else "row": key, "vector": finite(vector.tolist())}
+                {
+                    "word" if isinstance(key, str) else "row": key,
+                    "vector": replace_non_finite(vector.tolist()),
+                }
                 for key, vector in found
             ]
             out.write(dump_json(values) + "\n")

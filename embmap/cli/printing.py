@@ -21,7 +21,6 @@ from embmap.io.atomic_write import replacing
 __all__ = [
     "complain",
     "dump_json",
-    "finite",
     "flatten",
     "format_value",
     "make_console",
@@ -29,6 +28,7 @@ __all__ = [
     "print_json",
     "print_neighbors",
     "print_rows",
+    "replace_non_finite",
 ]
 
 _SHOWN = 6  # parts named by info; ls lists all
@@ -57,7 +57,7 @@ def print_neighbors(found: list[embmap.Neighbor], as_json: bool, score: str, sig
     if as_json:
         print_json(
             [
-                {"row": row, "word": word, score: finite([sign * value])[0]}
+                {"row": row, "word": word, score: replace_non_finite([sign * value])[0]}
                 for row, word, value in found
             ]
         )
@@ -85,7 +85,7 @@ def dump_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", allow_nan=False)
 
 
-def finite(numbers: list[float]) -> list[float | None]:
+def replace_non_finite(numbers: list[float]) -> list[float | None]:
     """Return numbers for JSON, with None for NaN and infinities."""
     return [x if math.isfinite(x) else None for x in numbers]
 

@@ -117,9 +117,10 @@ def accuracy(
     if as_json:
         print_json({"sections": results, "total": total})
         return
-    rows = [_as_row(str(counts["section"]), counts) for counts in results]
+    rows = [_format_counts(str(counts["section"]), counts) for counts in results]
     print_rows(
-        ("section", "accuracy", "correct", "asked", "skipped"), [*rows, _as_row("total", total)]
+        ("section", "accuracy", "correct", "asked", "skipped"),
+        [*rows, _format_counts("total", total)],
     )
 
 
@@ -163,7 +164,7 @@ def _answer(
         counts["correct"] += bool(answer) and answer[0].row == expected
 
 
-def _as_row(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
+def _format_counts(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
     share = "" if counts["accuracy"] is None else f"{100 * counts['accuracy']:.2f} %"
     n_asked = counts["questions"] - counts["skipped"]
     return (name, share, *(str(value) for value in (counts["correct"], n_asked, counts["skipped"])))

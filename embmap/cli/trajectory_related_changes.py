@@ -18,10 +18,16 @@ from embmap.cli.options import (
     LayoutOption,
     VocabOption,
 )
-from embmap.cli.printing import complain, finite, print_json, print_neighbors, print_rows
+from embmap.cli.printing import (
+    complain,
+    print_json,
+    print_neighbors,
+    print_rows,
+    replace_non_finite,
+)
 from embmap.io.atomic_write import refuse_overwriting, replacing
 
-__all__ = ["at_time", "changes", "dynamic_file", "related", "trajectory"]
+__all__ = ["changes", "choose_time_step", "related", "require_time_steps", "trajectory"]
 
 WordArgument = Annotated[
     str, typer.Argument(metavar="WORD", help="A word, or a row number without --vocab.")
@@ -61,13 +67,13 @@ def trajectory(
     written = [target for target in (output, plot) if target is not None]
     refuse_overwriting(written, [file, *([vocab] if vocab else [])])
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        dynamic = dynamic_file(opened)
-        asked = [_word_or_row(dynamic, word) for word in words]
+        dynamic = require_time_steps(opened)
+        asked = [_parse_word(dynamic, word) for word in words]
         vectors = dynamic[asked]
         if to is None:
             values, what = _cosines(vectors, vectors[:, :1]), "cosine with the first time step"
         else:
-            other = dynamic[_word_or_row(dynamic, to)]
+            other = dynamic[_parse_word(dynamic, to)]
             values, what = _cosines(vectors, other[np.newaxis]), f"cosine with {to!r}"
     if output is not None:
         with replacing(output) as binary:
@@ -75,7 +81,10 @@ def trajectory(
     if plot is not None:
         _draw(plot, words, values, what)
     if as_json:
-        lines = {word: finite(line) for word, line in zip(words, values.tolist(), strict=True)}
+        lines = {
+            word: replace_non_finite(line)
+            for word, line in zip(words, values.tolist(), strict=True)
+        }
         print_json({"what": what, "words": lines})
         return
     rows = [(str(t), *(f"{x:.4f}" for x in column)) for t, column in enumerate(values.T.tolist())]
@@ -99,8 +108,10 @@ def related(
     They have the greatest dot products with the word.
     """
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        dynamic = dynamic_file(opened)
-        found = dynamic.most_related(_word_or_row(dynamic, word), at_time(dynamic, time).t, n)
+        dynamic = require_time_steps(opened)
+        found = dynamic.most_related(
+            _parse_word(dynamic, word), choose_time_step(dynamic, time).t, n
+        )
     print_neighbors(found, as_json, "dot")
 
 
@@ -126,21 +137,21 @@ def changes(
     Their dot products with the word changed most from the first to the last time step.
     """
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        dynamic = dynamic_file(opened)
+        dynamic = require_time_steps(opened)
         found = dynamic.largest_changes(
-            _word_or_row(dynamic, word), n, min_increasing, min_decreasing
+            _parse_word(dynamic, word), n, min_increasing, min_decreasing
         )
     print_neighbors(found, as_json, "change")
 
 
-def dynamic_file(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
+def require_time_steps(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
     """Return a file if it has time steps; refuse it otherwise."""
     if opened.num_timesteps is None:
         raise ValueError(f"{opened.format} files have no time steps")
     return cast(embmap.dwe.DweFile, opened)
 
 
-def at_time(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
+def choose_time_step(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
     """Return a time step of a file; refuse one that does not exist."""
     try:
         return opened.at(t)
@@ -181,7 +192,7 @@ def _draw(path: Path, words: list[str], values: npt.NDArray[np.float64], what: s
         figure.savefig(binary, format=kind, dpi=150)
 
 
-def _word_or_row(opened: embmap.dwe.DweFile, word: str) -> str | int:
+def _parse_word(opened: embmap.dwe.DweFile, word: str) -> str | int:
     """Return a word, or the row that it names in a file without words."""
     if opened.vocab is not None:
         if word not in opened:
