@@ -114,7 +114,7 @@ def convert(
         str,
         typer.Option(
             metavar="CHOICE",
-            help="For finalfusion files: keep the subwords, make them explicit n-grams, or none.",
+            help="Subwords in finalfusion files: keep, explicit (as n-grams) or none.",
         ),
     ] = "keep",
     compression: Annotated[
