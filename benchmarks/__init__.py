@@ -1,5 +1,5 @@
-"""embmap against its peers: every figure that docs/benchmarks.md claims, measured.
+"""Benchmarks of embmap and its peers, which produce every figure in docs/benchmarks.md.
 
-``python -m benchmarks`` measures and prints a table. Under plain pytest the same code runs once
-over small files, as tests that embmap and the peers give the same answers.
+``python -m benchmarks`` measures and prints a table. Plain pytest runs the same code once over
+small files, to test that embmap and the peers give the same answers.
 """

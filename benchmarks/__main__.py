@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, print the table, and with ``--write`` put it into the docs."""
+"""``python -m benchmarks``: measure and print the table; ``--write`` puts it into the docs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ def main() -> int:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help=f"files of {_QUICK:,} words, one pass")
     size.add_argument("--words", type=int, default=_FULL, metavar="N", help="files of N words")
-    parser.add_argument("--passes", type=int, metavar="N", help="how often; 3 times by default")
+    parser.add_argument(
+        "--passes",
+        type=int,
+        metavar="N",
+        help="passes over everything; 3 by default, 1 with --quick",
+    )
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
-    parser.add_argument("--last", action="store_true", help="measure nothing, show the last run")
-    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only some, as for pytest")
+    parser.add_argument("--last", action="store_true", help="show the last run, without measuring")
+    parser.add_argument(
+        "-k", default="", metavar="EXPRESSION", help="only some benchmarks, as for pytest"
+    )
     options = parser.parse_args()
     if options.k and options.write:
-        parser.error("-k measures a part of the table, which is no table to write")
+        parser.error("-k measures only a part of the table, which --write cannot write")
     n_words = _QUICK if options.quick else options.words
     n_passes = options.passes or (1 if options.quick else 3)
     status = 0 if options.last else measure(n_words, n_passes, options.k)
@@ -40,19 +47,19 @@ def main() -> int:
     command = "python -m benchmarks"
     if n_words != _FULL:
         command += " --quick" if n_words == _QUICK else f" --words {n_words}"
-    where = table.machine(results, n_words, command)
-    lines = table.cells(table.figures(results), n_words)
+    where = table.describe_run(results, n_words, command)
+    lines = table.format_cells(table.collect_figures(results), n_words)
     show(where, lines)
     if options.write and not status:
-        write("benchmarks", f"{where}\n\n{table.markdown(lines)}")
+        write("benchmarks", f"{where}\n\n{table.format_markdown(lines)}")
     return status
 
 
 def measure(n_words: int, n_passes: int, expression: str) -> int:
-    """Run the benchmarks some times over and return pytest's worst exit status.
+    """Run the benchmarks in several passes and return pytest's worst exit status.
 
-    The load of a machine drifts, and what is compared is not measured in the same second: of
-    several passes the median counts.
+    The load of a machine drifts between the measurements that are compared, so the table takes the
+    median of the passes.
     """
     _RESULTS.mkdir(exist_ok=True)
     for path in _RESULTS.glob(f"{n_words}-*.json"):
@@ -60,7 +67,7 @@ def measure(n_words: int, n_passes: int, expression: str) -> int:
     command = [sys.executable, "-m", "pytest", "benchmarks", "-k", expression]
     command += ["--bench-words", str(n_words), "--benchmark-columns=median,rounds"]
     environment = dict(os.environ)
-    if "EMBMAP_BENCH_FOLDER" in environment:  # from here, and not from where pytest runs
+    if "EMBMAP_BENCH_FOLDER" in environment:  # relative to this folder, not to the folder of pytest
         environment["EMBMAP_BENCH_FOLDER"] = os.path.abspath(environment["EMBMAP_BENCH_FOLDER"])
     status = 0
     for number in range(n_passes):
@@ -68,7 +75,7 @@ def measure(n_words: int, n_passes: int, expression: str) -> int:
         measuring = [*command, "--benchmark-json", str(path)]
         done = subprocess.run(measuring, cwd=_ROOT, env=environment, check=False)
         status = max(status, done.returncode)
-        if not path.stat().st_size:  # pytest stopped before it had any
+        if not path.stat().st_size:  # pytest stopped before it measured anything
             path.unlink()
     return status
 
@@ -86,7 +93,7 @@ def show(where: str, lines: list[tuple[str, ...]]) -> None:
         console = Console()
         drawn = console.is_terminal
     if not drawn:
-        print(f"\n{where}\n\n{table.markdown(lines)}")
+        print(f"\n{where}\n\n{table.format_markdown(lines)}")
         return
     shown = Table(*table.HEADINGS, box=box.SIMPLE)
     for line in lines:

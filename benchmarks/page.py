@@ -1,4 +1,4 @@
-"""The page of the docs that holds what was measured."""
+"""Writes results into pages of the docs, between marks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 
 def write(name: str, text: str, path: Path = PAGE) -> None:
-    """Replace a section of a page, or add it at the end.
-
-    Parameters
-    ----------
-    name : str
-        Of the marks around it.
-    text : str
-        What shall stand there, in markdown.
-    path : Path
-        The page.
-    """
+    """Replace the text between the marks `name` of a page, or add it at the end."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{text}\n{end}\n"
     page = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -1,7 +1,7 @@
-"""Times from other processes as pytest-benchmark records them.
+"""Times that fresh processes measured, for pytest-benchmark.
 
-A fresh process measures itself; replaying moves a clock by what it measured, and pytest-benchmark
-reads that clock.
+A fresh process measures itself. Replaying moves a clock by that time, and pytest-benchmark reads
+the clock.
 """
 
 from __future__ import annotations
@@ -27,33 +27,15 @@ def clock() -> float:
 
 
 def replay(seconds: float) -> None:
-    """Let time pass on :func:`clock`.
-
-    Parameters
-    ----------
-    seconds : float
-        What another process measured.
-    """
+    """Move :func:`clock` by the time that another process measured."""
     global _now
     _now += seconds
 
 
 def in_fresh_process(what: str, *, kernels: str | None = None, **task: Any) -> dict[str, Any]:
-    """Run a task of :mod:`benchmarks.fresh` in a new process.
+    """Run a task of :mod:`benchmarks.fresh` in a new process and return its outcome.
 
-    Parameters
-    ----------
-    what : {"open", "compose", "tensor"}
-        Which measurement.
-    kernels : {"numpy", "numba"}, optional
-        The process's EMBMAP_KERNELS.
-    **task
-        Its arguments.
-
-    Returns
-    -------
-    dict
-        What it measured.
+    `kernels` is the EMBMAP_KERNELS of the process.
     """
     environment = {name: value for name, value in os.environ.items() if name != "EMBMAP_KERNELS"}
     if kernels is not None:

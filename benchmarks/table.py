@@ -1,13 +1,13 @@
-"""From the figures of a run to the table of docs/benchmarks.md: what was asked for, and what is so.
+"""The table of docs/benchmarks.md, made from the figures of a run.
 
-A row compares embmap with the peers over one kind of work, all of it measured in the same run, and
-holds the result against the target that was set before.
+A row compares embmap with the peers at one kind of work, all of it measured in the same run, and
+compares the result with the target that was set before. ROWS is the one list of what is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -15,7 +15,16 @@ import numpy as np
 
 from benchmarks.files import walk_shape
 
-__all__ = ["HEADINGS", "MISSED", "ROWS", "Row", "cells", "figures", "machine", "markdown"]
+__all__ = [
+    "HEADINGS",
+    "MISSED",
+    "ROWS",
+    "Row",
+    "collect_figures",
+    "describe_run",
+    "format_cells",
+    "format_markdown",
+]
 
 HEADINGS = ("work", "embmap", "peers", "peer / embmap", "target", "met?")
 MISSED = "**no**"
@@ -28,35 +37,49 @@ Figures = Mapping[tuple[str, str], Mapping[str, float]]
 class Row:
     """One line of the table.
 
-    Parameters
+    Attributes
     ----------
     title : str
-        What is done.
+        The first cell.
     work : str
-        What the benchmarks record it as.
+        The name under which the benchmarks record the work.
     way : str
         How embmap does it.
-    target : str
-        What it shall be, in words; empty when nothing was asked for.
     limit : float, optional
-        The most it may be, in the row's unit.
+        The target: the greatest value that meets it, in the unit of the row.
     ratios : dict
-        For peers, the fraction of theirs that it must stay below.
+        For peers, the fraction of their value that embmap must stay below, as a part of the target.
     value : str
-        Which figure: "seconds"; "symbols_per_second" or "bytes_per_second" where symbols or nbytes
-        were recorded beside it; something else recorded, in bytes, or a share when it begins so.
+        Which figure: "seconds"; "symbols_per_second" or "bytes_per_second" if symbols or nbytes
+        were recorded with it; or another recorded figure, in bytes, or a share if its name begins
+        so.
     any_size : bool
-        Whether the target holds for files of any size, not of a million words alone.
+        Whether the target holds for files of any size, not only of a million words.
     """
 
     title: str
     work: str
     way: str
-    target: str = ""
+    _: KW_ONLY
     limit: float | None = None
     ratios: Mapping[str, float] = field(default_factory=dict)
     value: str = "seconds"
     any_size: bool = True
+
+    def show(self, value: float) -> str:
+        """Return a value with the unit of the row."""
+        return _SHOWN.get(self.value.partition("_")[0], nbytes)(value)
+
+    @property
+    def target(self) -> str:
+        """The target in words; empty if there is no target."""
+        parts = [] if self.limit is None else [f"≤ {self.show(self.limit)}"]
+        for peer, share in self.ratios.items():
+            if share == 1:
+                parts.append(f"< {peer}")
+            else:
+                parts.append(f"≥ {1 / share:.3g}x {peer}" if share < 0.5 else f"< {share} {peer}")
+        return ", ".join(parts)
 
 
 def _of_chunks(compression: str, numpy_ms: int, numba_ms: int) -> tuple[Row, ...]:
@@ -65,32 +88,31 @@ def _of_chunks(compression: str, numpy_ms: int, numba_ms: int) -> tuple[Row, ...
     used = f"{compression}, all rows, used array"
     some = f"{compression}, 1000 rows"
     on_numpy, on_numba = "embmap, numpy", "embmap, numba"
-    fast, faster = f"≤ {numpy_ms} ms", f"≤ {numba_ms} ms"
     return (
-        Row(f"{whole}, numpy", whole, on_numpy, fast, numpy_ms / 1e3, any_size=False),
-        Row(f"{whole}, numba", whole, on_numba, faster, numba_ms / 1e3, any_size=False),
+        Row(f"{whole}, numpy", whole, on_numpy, limit=numpy_ms / 1e3, any_size=False),
+        Row(f"{whole}, numba", whole, on_numba, limit=numba_ms / 1e3, any_size=False),
         Row("… into a used array, numpy", used, on_numpy),
         Row("… into a used array, numba", used, on_numba),
-        Row("… one row", f"{compression}, one row", "embmap", "≤ 5 µs", 5e-6),
-        Row("… 1000 rows, numpy", some, on_numpy, "≤ 0.5 ms", 0.5e-3),
-        Row("… 1000 rows, numba", some, on_numba, "≤ 0.5 ms", 0.5e-3),
+        Row("… one row", f"{compression}, one row", "embmap", limit=5e-6),
+        Row("… 1000 rows, numpy", some, on_numpy, limit=0.5e-3),
+        Row("… 1000 rows, numba", some, on_numba, limit=0.5e-3),
     )
 
 
 def _of_opening(layout: str) -> tuple[Row, ...]:
-    """Return the rows of opening DWE files of one layout."""
+    """Return the rows of opening DWE files of one dialect."""
     work = f"DWE, open, {layout}"
     fresh = f"{work}, fresh process"
     return (
-        Row(work, work, "embmap", "≤ 10 ms", 10e-3),
-        Row("… in a fresh process", fresh, "embmap", "≤ 10 ms", 10e-3),
-        Row("… peak memory over import", fresh, "embmap", "≤ 8 MB", 8e6, value="peak_nbytes"),
-        Row("… private memory over import", fresh, "embmap", "≤ 8 MB", 8e6, value="private_nbytes"),
+        Row(work, work, "embmap", limit=10e-3),
+        Row("… in a fresh process", fresh, "embmap", limit=10e-3),
+        Row("… peak memory over import", fresh, "embmap", limit=8e6, value="peak_nbytes"),
+        Row("… private memory over import", fresh, "embmap", limit=8e6, value="private_nbytes"),
     )
 
 
 def _over_time(title: str, work: str) -> tuple[Row, ...]:
-    """Return the rows of work on DWE files that has no target."""
+    """Return the rows of work on DWE files without a target."""
     return (
         Row(f"{title}, numpy", work, "embmap, numpy"),
         Row("… numba, one thread", work, _ONE_THREAD),
@@ -102,70 +124,67 @@ _ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two thr
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
 ROWS = (
-    Row("open", "open", "embmap", "≤ 1 ms, ≥ 300x either", 1e-3, _EITHER, any_size=False),
-    Row("… peak memory over import", "open", "embmap", "≤ 2 MB", 2e6, value="peak_nbytes"),
-    Row("… private memory over import", "open", "embmap", "≤ 2 MB", 2e6, value="private_nbytes"),
-    Row("first look-up, no index", "first look-up", "embmap", "≤ 60 ms", 60e-3, any_size=False),
-    Row("first look-up, index file", "first look-up", "embmap, index file", "≤ 1 ms", 1e-3),
+    Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
+    Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
+    Row("… private memory over import", "open", "embmap", limit=2e6, value="private_nbytes"),
+    Row("first look-up, no index", "first look-up", "embmap", limit=60e-3, any_size=False),
+    Row("first look-up, index file", "first look-up", "embmap, index file", limit=1e-3),
     Row(
         "f[word], index file",
         "look-up",
         "embmap, index file",
-        "≤ 900 ns, < finalfusion, < 0.55 gensim",
-        900e-9,
-        {"finalfusion": 1, "gensim": 0.55},
+        limit=900e-9,
+        ratios={"finalfusion": 1, "gensim": 0.55},
     ),
     Row("f[word], index in memory", "look-up", "embmap"),
-    Row("batch of 10k words, index file", "batch", "embmap, index file", "≤ 4 ms", 4e-3),
-    Row("batch of 10k words, index in memory", "batch", "embmap", "≤ 4 ms", 4e-3),
-    Row("index build", "index build", "embmap", "≤ 250 ms", 250e-3, any_size=False),
-    Row("… per word", "index build", "embmap", "≤ 24 B", 24, value="nbytes_per_word"),
-    Row("unknown word, numba", "unknown word", "embmap, numba", "≤ 17 µs", 17e-6),
-    Row("unknown word, numpy", "unknown word", "embmap, numpy", "≤ 100 µs", 100e-6),
-    Row("… in a batch, numba", "unknown word, batch", "embmap, numba", "≤ 8 µs", 8e-6),
-    Row("… in a batch, numpy", "unknown word, batch", "embmap, numpy", "≤ 8 µs", 8e-6),
+    Row("batch of 10k words, index file", "batch", "embmap, index file", limit=4e-3),
+    Row("batch of 10k words, index in memory", "batch", "embmap", limit=4e-3),
+    Row("index build", "index build", "embmap", limit=250e-3, any_size=False),
+    Row("… per word", "index build", "embmap", limit=24, value="nbytes_per_word"),
+    Row("unknown word, numba", "unknown word", "embmap, numba", limit=17e-6),
+    Row("unknown word, numpy", "unknown word", "embmap, numpy", limit=100e-6),
+    Row("… in a batch, numba", "unknown word, batch", "embmap, numba", limit=8e-6),
+    Row("… in a batch, numpy", "unknown word, batch", "embmap, numpy", limit=8e-6),
     Row(
         "unknown word, quantized, numba",
         "unknown word, quantized",
         "embmap, numba",
-        "≤ 60 µs",
-        60e-6,
+        limit=60e-6,
     ),
     Row(
         "unknown word, quantized, numpy",
         "unknown word, quantized",
         "embmap, numpy",
-        "≤ 60 µs",
-        60e-6,
+        limit=60e-6,
     ),
     Row("… in a batch, numba", "unknown word, quantized, batch", "embmap, numba"),
     Row("… in a batch, numpy", "unknown word, quantized, batch", "embmap, numpy"),
-    Row("quantized row by word", "quantized row", "embmap", "≤ 5 µs", 5e-6),
-    Row("batch of 10k quantized rows", "quantized row, batch", "embmap", "≤ 20 ms", 20e-3),
+    Row("quantized row by word", "quantized row", "embmap", limit=5e-6),
+    Row("batch of 10k quantized rows", "quantized row, batch", "embmap", limit=20e-3),
     *_of_chunks("fp16", 100, 45),
     *_of_chunks("int8", 60, 40),
-    Row("MiniLM, open, one tensor", "tensor", "embmap", "≤ 1 ms, ≤ 0.1 safetensors", 1e-3, _TENTH),
+    Row("MiniLM, open, one tensor", "tensor", "embmap", limit=1e-3, ratios=_TENTH),
     Row("… in a fresh process", "tensor, fresh process", "embmap"),
     Row("… one row by token", "row of a tensor", "embmap"),
     *_of_opening("blocks"),
     *_of_opening("stream"),
-    Row("trajectory, numpy", "trajectory", "embmap, numpy", "≤ 60 ms", 60e-3),
+    Row("trajectory, numpy", "trajectory", "embmap, numpy", limit=60e-3),
     Row("… numba, one thread", "trajectory", _ONE_THREAD),
-    Row("… numba, two threads", "trajectory", _TWO_THREADS, "≤ 2.5 ms", 2.5e-3),
+    Row("… numba, two threads", "trajectory", _TWO_THREADS, limit=2.5e-3),
     Row("… of it, symbols a second", "trajectory", _TWO_THREADS, value="symbols_per_second"),
     Row("… symbols decoded, of the file", "trajectory", _TWO_THREADS, value="share_of_symbols"),
     Row("… bytes read, of the file", "trajectory", _TWO_THREADS, value="share_of_bytes"),
     Row("… from the cache", "trajectory, from the cache", "embmap"),
-    Row("time step, numpy", "time step", "embmap, numpy", "≤ 110 ms", 110e-3, any_size=False),
+    Row("time step, numpy", "time step", "embmap, numpy", limit=110e-3, any_size=False),
     Row("… numba, one thread", "time step", _ONE_THREAD),
-    Row("… numba, two threads", "time step", _TWO_THREADS, "≤ 8 ms", 8e-3, any_size=False),
+    Row("… numba, two threads", "time step", _TWO_THREADS, limit=8e-3, any_size=False),
     Row("… of it, symbols a second", "time step", _TWO_THREADS, value="symbols_per_second"),
     *_over_time("row of a time step", "row of a time step"),
     *_over_time("most related, first step", "most related, first step"),
     *_over_time("most related, middle step", "most related, middle step"),
     Row("DWE, written, blocks, per symbol", "write a DWE file, blocks", "embmap, numba"),
     Row("DWE, written, stream, per symbol", "write a DWE file, stream", "embmap, numba"),
-    Row("most similar words", "most similar", "embmap", "≤ 31 ms", 31e-3, any_size=False),
+    Row("most similar words", "most similar", "embmap", limit=31e-3, any_size=False),
     Row("… quantized, numpy", "most similar, quantized", "embmap, numpy"),
     Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
@@ -173,19 +192,11 @@ ROWS = (
 )
 
 
-def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
-    """Return the medians over the passes of a run of what each pass measured.
+def collect_figures(results: Sequence[Mapping[str, Any]]) -> Figures:
+    """Return the medians of a run by (work, way), over the passes that pytest-benchmark wrote.
 
-    Parameters
-    ----------
-    results : sequence of dict
-        What pytest-benchmark wrote as JSON in each pass.
-
-    Returns
-    -------
-    dict
-        From (work, way) to the figures by name: "seconds" for one unit of the work, and whatever
-        was recorded beside it.
+    "seconds" is the time for one unit of the work; other figures keep the names under which they
+    were recorded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for measured in (each for one_pass in results for each in one_pass["benchmarks"]):
@@ -207,27 +218,13 @@ def figures(results: Sequence[Mapping[str, Any]]) -> Figures:
     return medians
 
 
-def cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
-    """Return the rows of the table that were measured.
-
-    Parameters
-    ----------
-    found : dict
-        The medians.
-    n_words : int
-        Size of the files.
-
-    Returns
-    -------
-    list of tuple of str
-        A cell for each of HEADINGS.
-    """
+def format_cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
+    """Return the rows that were measured, with a cell for each of HEADINGS."""
     lines = []
     for row in ROWS:
         ours = found.get((row.work, row.way), {}).get(row.value)
         if ours is None:
             continue
-        show = _SHOWN.get(row.value.partition("_")[0], nbytes)
         peers = {
             way: values[row.value]
             for (work, way), values in found.items()
@@ -236,8 +233,8 @@ def cells(found: Figures, n_words: int) -> list[tuple[str, ...]]:
         lines.append(
             (
                 row.title,
-                show(ours),
-                "; ".join(f"{peer} {show(theirs)}" for peer, theirs in peers.items()),
+                row.show(ours),
+                "; ".join(f"{peer} {row.show(theirs)}" for peer, theirs in peers.items()),
                 "; ".join(factor(theirs, ours) for theirs in peers.values()),
                 row.target,
                 _met(row, ours, peers, n_words),
@@ -259,7 +256,7 @@ def _met(row: Row, ours: float, peers: Mapping[str, float], n_words: int) -> str
 
 
 def seconds(value: float) -> str:
-    """Return a time with three digits and the unit that suits it."""
+    """Return a time with three digits and a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{_digits(value / size)} {unit}"
@@ -267,7 +264,7 @@ def seconds(value: float) -> str:
 
 
 def nbytes(value: float) -> str:
-    """Return a number of bytes with three digits and the unit that suits it."""
+    """Return a number of bytes with three digits and a suitable unit."""
     for unit, size in (("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= size:
             return f"{_digits(value / size)} {unit}"
@@ -275,17 +272,17 @@ def nbytes(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Return a number of millions in a second."""
+    """Return a rate in millions per second."""
     return f"{_digits(value / 1e6)} M/s"
 
 
 def megabytes(value: float) -> str:
-    """Return a number of megabytes in a second."""
+    """Return a rate in megabytes per second."""
     return f"{_digits(value / 1e6)} MB/s"
 
 
 def share(value: float) -> str:
-    """Return a part of a whole as percents."""
+    """Return a part of a whole as a percentage."""
     return f"{_digits(100 * value)} %"
 
 
@@ -293,7 +290,7 @@ _SHOWN = {"seconds": seconds, "symbols": rate, "share": share, "bytes": megabyte
 
 
 def factor(theirs: float, ours: float) -> str:
-    """Return how many times as much a peer takes."""
+    """Return how many times longer a peer takes than embmap."""
     return f"{_digits(theirs / ours)}x" if ours > 0 else ""
 
 
@@ -301,23 +298,8 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) -> str:
-    """Return where and how a run was made, as markdown.
-
-    Parameters
-    ----------
-    results : sequence of dict
-        What pytest-benchmark wrote as JSON in each pass.
-    n_words : int
-        Size of the files.
-    command : str
-        What repeats it.
-
-    Returns
-    -------
-    str
-        A paragraph.
-    """
+def describe_run(results: Sequence[Mapping[str, Any]], n_words: int, command: str) -> str:
+    """Return a paragraph about the files and the machine, and the command that repeats the run."""
     about = results[0]["machine_info"]
     cpu = about["cpu"]
     n_steps, n_words_over_time, dim = walk_shape(n_words)
@@ -334,18 +316,7 @@ def machine(results: Sequence[Mapping[str, Any]], n_words: int, command: str) ->
     )
 
 
-def markdown(lines: list[tuple[str, ...]]) -> str:
-    """Return the table as markdown.
-
-    Parameters
-    ----------
-    lines : list of tuple of str
-        The rows.
-
-    Returns
-    -------
-    str
-        Without a newline at the end.
-    """
+def format_markdown(lines: list[tuple[str, ...]]) -> str:
+    """Return the table as markdown, without a newline at the end."""
     every = [HEADINGS, ("---",) * len(HEADINGS), *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in every)

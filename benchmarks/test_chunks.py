@@ -11,7 +11,7 @@ from benchmarks import files
 pytestmark = pytest.mark.parametrize("compression", ["fp16", "int8"])
 
 KERNELS = ["embmap, numpy", "embmap, numba"]
-ON_CPU = {"device": "cpu", "framework": "numpy"}  # decompressed: in C++, which its wheels have
+ON_CPU = {"device": "cpu", "framework": "numpy"}  # decompressed then runs its C++ code
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def path(compression, data, warmed):
 
 @pytest.fixture
 def used(data):
-    """An array for all rows, whose memory the system has provided already."""
+    """An array for all rows, in memory that was used before."""
     return np.ones((data.n_chunk_rows, files.CHUNK_DIM), np.float32)
 
 
@@ -33,12 +33,12 @@ def asked(data):
 
 @pytest.fixture(scope="module")
 def made(asked):
-    """These rows as they were made."""
+    """The original numbers of these rows."""
     return files.rows(asked, files.CHUNK_DIM)
 
 
 def check(found, made, compression):
-    """Compare rows with what they were made of."""
+    """Compare rows with the original numbers."""
     if compression == "fp16":
         assert np.array_equal(found, made.astype(np.float16))
     else:  # half a step of bytes that cover at most twelve standard deviations
@@ -47,7 +47,7 @@ def check(found, made, compression):
 
 @pytest.fixture
 def load(way, request):
-    """What makes an array of a file."""
+    """A function that makes an array of a file."""
     if way == "decompressed":
         return partial(request.getfixturevalue("decompressed").load_cvc, **ON_CPU)
     return open_and_decode
@@ -98,7 +98,7 @@ def test_used_array_copied(benchmark, record, used, compression):
 
 @pytest.fixture
 def look_up(way, path, data, request):
-    """What gives one row by its number."""
+    """A function that returns one row by its number."""
     if way == "embmap":
         with embmap.open(path) as file:
             yield file.__getitem__
@@ -115,7 +115,7 @@ def look_up(way, path, data, request):
 
 @pytest.mark.parametrize("way", ["embmap", "decompressed", "decompressed, mapped"])
 def test_one_row(benchmark, record, look_up, asked, made, compression, way):
-    n = asked.size if way == "embmap" else 5  # it decodes the whole chunk of each
+    n = asked.size if way == "embmap" else 5  # decompressed decodes whole chunks
     numbers = asked[:n].tolist()
     look_up_each(look_up, numbers)
     benchmark(look_up_each, look_up, numbers)
@@ -131,7 +131,7 @@ def look_up_each(look_up, numbers):
 @pytest.mark.parametrize("way", [*KERNELS, "decompressed"])
 @pytest.mark.usefixtures("chosen_kernels")
 def test_1000_rows(benchmark, record, path, load, asked, made, compression, way):
-    if way == "decompressed":  # some of them lie in every chunk: all of the file
+    if way == "decompressed":  # every chunk holds some of them
         found = benchmark(lambda: load(path)[asked])
     else:
         with embmap.open(path) as file:

@@ -1,4 +1,4 @@
-"""Converting a text file, beside loading it."""
+"""Converting a text file, compared with loading it."""
 
 import numpy as np
 import pytest

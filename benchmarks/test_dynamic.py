@@ -20,13 +20,13 @@ N_WRITTEN = 5  # time steps
 
 @pytest.fixture(scope="module")
 def path(data, warmed):
-    """The stream, which is what the original program writes today."""
+    """The stream dialect, which the original program writes today."""
     return warmed(data.walks("stream"))
 
 
 @pytest.fixture
 def file(path):
-    """The file, open, which keeps nothing of what it decodes."""
+    """The open file, without a cache of decoded groups."""
     with embmap.open(path) as opened:
         opened.cache_nbytes = 0
         yield opened
@@ -117,10 +117,10 @@ def test_trajectory_from_the_cache(benchmark, record, path, asked, walked):
 
 
 def touched(file, rows):
-    """Tell how much of the file one trajectory needs, by where the coder enters groups and ends."""
+    """Return how much of the file one trajectory needs, from the jump table."""
     layout = file._offsets
     groups = np.unique(rows // layout.group)
-    groups = groups[groups < layout.n_groups - 1]  # nothing says where the last one ends
+    groups = groups[groups < layout.n_groups - 1]  # the jump table has no end of the last group
     all_steps = np.arange(layout.n_steps)[:, np.newaxis]
     entries = entries_of(file._groups.file, layout, all_steps, groups)
     nbytes = 2 * (entries.ends - entries.positions).sum() / groups.size
@@ -146,7 +146,7 @@ def test_step(benchmark, record, file, steps, way):
 
 
 def test_step_in_another_coder(benchmark, record, file, steps):
-    """constriction decodes its own encoding of the same symbols, of which it gives the numbers."""
+    """constriction decodes its own encoding of the same symbols to symbol numbers."""
     stream = pytest.importorskip("constriction", reason="constriction is not installed here").stream
     model = model_of(file._groups.file, file._offsets, 0)
     number_of = np.zeros(1 << 16, np.int32)

@@ -1,4 +1,4 @@
-"""The pictures of growth, at sizes that take no time."""
+"""The pictures of growth, at tiny sizes."""
 
 import pytest
 

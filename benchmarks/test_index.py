@@ -20,7 +20,7 @@ def vocabulary_chunk(data, warmed):
 
 
 def words_to_rows(chunk):
-    """Put the words into a dict, as plainly as can be."""
+    """Put the words into a dict, in the simplest way."""
     (n,) = struct.unpack_from("<Q", chunk)
     rows = {}
     position = 8
@@ -56,6 +56,6 @@ def test_build_finalfusion(benchmark, record, rounds, data, warmed, finalfusion)
 
 
 def dict_nbytes(rows):
-    """Memory that a dict of words takes, with its words and numbers."""
+    """Return the memory of a dict of words, with its words and numbers."""
     words = sum(map(sys.getsizeof, rows))
     return sys.getsizeof(rows) + words + sum(map(sys.getsizeof, rows.values()))

@@ -17,7 +17,7 @@ def asked(data):
 
 @pytest.fixture
 def library(way, request, data, warmed):
-    """Something open whose items are vectors."""
+    """An open file of a library, whose items are vectors."""
     if way == "gensim":
         return request.getfixturevalue("gensim_vectors")
     if way.startswith("finalfusion"):

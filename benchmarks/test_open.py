@@ -18,7 +18,7 @@ WAYS = {
 
 @pytest.fixture
 def task(way, data, warmed):
-    """What a fresh process has to open, and how."""
+    """The file that a fresh process opens, and how."""
     library, name, options = WAYS[way]
     if library != "embmap":
         pytest.importorskip(library, reason=f"{library} is not installed here")
@@ -44,7 +44,7 @@ def test_open(benchmark, record, rounds, data, task, way):
 @pytest.mark.parametrize("way", list(WAYS))
 def test_first_look_up(benchmark, record, rounds, data, task, way):
     n = rounds(7)
-    # Spread over the file: without an index the words before the one looked for are compared first.
+    # Spread over the file, since without an index the time depends on the row.
     asked = [int((i + 0.5) / n * data.n_words) for i in range(n)]
     found = []
 

@@ -22,7 +22,7 @@ def library(way, request, data, warmed):
 
 @pytest.fixture(scope="module")
 def expected(data, asked):
-    """The centroids of the rows asked for, put together the plain way."""
+    """The rows asked for, concatenated from their centroids in the simplest way."""
     _, rows = asked
     codes = np.concatenate(list(files.codes(data.n_words)))[rows]
     return files.codebooks()[np.arange(files.CODES), codes].reshape(rows.size, files.DIM)

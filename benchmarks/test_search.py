@@ -15,7 +15,7 @@ def asked(data):
 
 
 def cosines(words, found, rows):
-    """Return the cosines of words with those found for them, from the numbers as they were made."""
+    """Return the cosines of words with the words found for them, from the original numbers."""
     queries, others = rows(words), np.array([rows(names) for names in found])
     lengths = np.linalg.norm(others, axis=2) * np.linalg.norm(queries, axis=1)[:, np.newaxis]
     return np.einsum("qd,qnd->qn", queries, others) / lengths
@@ -44,7 +44,7 @@ def test_most_similar(benchmark, record, request, data, warmed, asked, way):
     found = benchmark(lambda: [search(word) for word in asked])
     record("most similar", way, len(asked))
     assert [len(names) for names in found] == [n] * len(asked)
-    if way != "finalfusion":  # which takes the rows for unit vectors, and these are none
+    if way != "finalfusion":  # it assumes unit vectors, which these are not
         number = {files.word(i): i for i in range(data.n_words)}
 
         def rows(names):

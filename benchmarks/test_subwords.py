@@ -22,7 +22,7 @@ def words(asked_words):
 
 @pytest.fixture(scope="module")
 def answers(data, finalfusion, words):
-    """What finalfusion composes, by storage."""
+    """A function that returns the vectors that finalfusion composes, by storage."""
     found = {}
 
     def compose(storage):

@@ -78,7 +78,7 @@ def test_row(benchmark, record, paths, tokens, expected, way):
     asked, numbers = tokens
     if way == "embmap":
         rows = embmap.open(paths[way], index="memory")
-    else:  # it knows no tokens: their numbers are given
+    else:  # safetensors does not know tokens, only their numbers
         from safetensors import safe_open
 
         asked = numbers

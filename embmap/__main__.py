@@ -18,7 +18,7 @@ def main() -> int:
         sys.stderr.write("embmap: the command line needs typer and rich: pip install embmap[cli]\n")
         return 2
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     return run(sys.argv[1:])
 

@@ -1,26 +1,36 @@
-"""What the figures say in words: whether to map this file or to read it."""
+"""Advice in words, from the figures of a run: whether to map this file or to read it."""
 
 from __future__ import annotations
 
-from embmap.bench.runner import AT_ONCE, COLD, WARM, Measurement, Result
-from embmap.bench.workloads import BATCHES
-
-__all__ = ["WHY_PROPORTIONAL", "advice", "bytes_in_words", "seconds_in_words"]
-
-WHY_PROPORTIONAL = (
-    "Memory is told as what a process has written (own), what no other process maps (private, USS) "
-    "and that with its part of what is shared (PSS): resident size alone counts a mapped page in "
-    "every process that looks at it, although it is there once and the system may take it back."
+from embmap.bench.runner import COLD, WARM, Result
+from embmap.bench.workloads import (
+    AT_ONCE,
+    BATCHES,
+    FIRST_LOOKUP,
+    MAP,
+    MAP_RANDOM,
+    PASS,
+    POSITIONAL_READS,
+    RANDOM_ROWS,
+    READ_EVERYTHING,
 )
-_OFTEN = 10  # look-ups of each row, beyond which nobody plans
-_FEW = 50  # pieces of work say too little about a device
-_SAME = 1.25  # figures closer than this are not told apart
-_MAP, _RANDOM, _READ, _ALL = "map", "map, random", "positional reads", "read everything"
-_BATCH = f"batches of {BATCHES[-1]:,}"
+
+__all__ = ["ABOUT_MEMORY", "advise", "format_nbytes", "format_seconds"]
+
+ABOUT_MEMORY = (
+    "Memory has three figures: what a process has written (own), what no other process maps "
+    "(private, USS), and the same with a proportional part of what it shares (PSS). Resident size "
+    "would count a mapped page in every process that reads it, although it is in memory once and "
+    "the system may take it back."
+)
+_OFTEN = 10  # look-ups of each row; more is not worth advice
+_FEW = 50  # fewer pieces of work are too few to judge a device
+_SAME = 1.25  # figures whose ratio is less are called the same
+_BATCH = BATCHES[max(BATCHES)]
 
 
-def advice(result: Result) -> list[str]:
-    """Return a recommendation and the figures it rests on."""
+def advise(result: Result) -> list[str]:
+    """Return a recommendation, followed by its reasons."""
     coldest = COLD if result.cold else WARM
     sentences = [
         *_first_vector(result, coldest),
@@ -34,16 +44,16 @@ def advice(result: Result) -> list[str]:
 
 
 def _verdict(result: Result, coldest: str) -> str:
-    mapped, everything = (_get(result, name, "first look-up", coldest) for name in (_MAP, _ALL))
+    mapped, everything = (
+        result.find(name, FIRST_LOOKUP, coldest) for name in (MAP, READ_EVERYTHING)
+    )
     if mapped is None or everything is None:
         return "Map this file: reading all of it was not possible here."
-    sooner, n_rows = everything.median / mapped.median, result.about["shape"][-2]
+    sooner, n_rows = everything.median / mapped.median, result.about["shape"][0]
     fraction, pays = _fraction(result, coldest), _pays_after(result)
     if sooner < _SAME:
         if pays is None or pays > n_rows:
-            return (
-                "Either will do: reading everything costs no more than opening a map, and no less."
-            )
+            return "Either will do: reading everything costs about as much as opening a map."
         return (
             "Read everything: it costs no more than opening a map and looking one vector up, and "
             f"pays after {pays:,.0f} single look-up{'s' if pays >= 1.5 else ''}."
@@ -60,9 +70,12 @@ def _verdict(result: Result, coldest: str) -> str:
 
 
 def _pays_after(result: Result) -> float | None:
-    """Return after how many single look-ups reading everything has paid, the file in memory."""
-    mapped, everything = (_get(result, name, "random rows", WARM) for name in (_MAP, _ALL))
-    loaded = _get(result, _ALL, "open", WARM)
+    """Return the number of single look-ups after which reading everything pays, once warm.
+
+    None if it never pays, or was not measured.
+    """
+    mapped, everything = (result.find(name, RANDOM_ROWS, WARM) for name in (MAP, READ_EVERYTHING))
+    loaded = result.find(READ_EVERYTHING, "open", WARM)
     if mapped is None or everything is None or loaded is None:
         return None
     saved = mapped.median - everything.median
@@ -70,23 +83,25 @@ def _pays_after(result: Result) -> float | None:
 
 
 def _first_vector(result: Result, coldest: str) -> list[str]:
-    mapped, everything = (_get(result, name, "first look-up", coldest) for name in (_MAP, _ALL))
+    mapped, everything = (
+        result.find(name, FIRST_LOOKUP, coldest) for name in (MAP, READ_EVERYTHING)
+    )
     if mapped is None or everything is None:
         return []
-    state = "not in memory yet" if coldest == COLD else "in memory already"
+    state = "not yet in memory" if coldest == COLD else "already in memory"
     return [
-        _told(
-            f"Open and look one vector up, the file {state}:",
-            f"{seconds_in_words(mapped.median)} with a map,",
-            f"{seconds_in_words(everything.median)} after reading everything.",
+        (
+            f"Opening the file ({state}) and looking one vector up takes "
+            f"{format_seconds(mapped.median)} with a map and "
+            f"{format_seconds(everything.median)} when everything is read first."
         )
     ]
 
 
 def _once_warm(result: Result) -> list[str]:
     sentences = []
-    for workload in ("random rows", _BATCH, "sequential pass"):
-        mapped, everything = (_get(result, name, workload, WARM) for name in (_MAP, _ALL))
+    for workload in (RANDOM_ROWS, _BATCH, PASS):
+        mapped, everything = (result.find(name, workload, WARM) for name in (MAP, READ_EVERYTHING))
         if mapped is None or everything is None:
             continue
         a, b = mapped.vectors_per_second or 0.0, everything.vectors_per_second or 0.0
@@ -94,39 +109,39 @@ def _once_warm(result: Result) -> list[str]:
         if a and b and max(a / b, b / a) > _SAME:
             how = f"{_times(a / b)} faster than" if a > b else f"{_times(b / a)} slower than"
         sentences.append(
-            f"Once warm, {workload}: {_rate(a)} with a map, {how} from memory of its own "
+            f"Once warm, {workload}: {_rate(a)} with a map, {how} when everything was read "
             f"({_rate(b)})."
         )
     return sentences
 
 
 def _fraction(result: Result, coldest: str) -> float | None:
-    """Return the part of the rows from which on reading everything first is quicker."""
-    everything = _get(result, _ALL, "open", coldest)
-    tried = (_get(result, name, _BATCH, coldest) for name in (_MAP, _RANDOM))
+    """Return the part of the rows beyond which reading everything first is faster."""
+    everything = result.find(READ_EVERYTHING, "open", coldest)
+    tried = (result.find(name, _BATCH, coldest) for name in (MAP, MAP_RANDOM))
     rates = [each.vectors_per_second for each in tried if each and each.vectors_per_second]
-    n_rows = float(result.about["shape"][-2])
+    n_rows = float(result.about["shape"][0])
     if everything is None or not rates or not n_rows:
         return None
     return everything.median * max(rates) / n_rows
 
 
 def _break_even(result: Result, coldest: str) -> list[str]:
-    everything = _get(result, _ALL, "open", coldest)
+    everything = result.find(READ_EVERYTHING, "open", coldest)
     fraction = _fraction(result, coldest)
     if everything is None or fraction is None:
         return []
-    told = "all rows and more" if fraction > 1 else f"{_percent(fraction)} of the rows"
+    reached = "more than all rows" if fraction > 1 else f"{_percent(fraction)} of the rows"
     return [
-        _told(
-            f"Reading everything takes {seconds_in_words(everything.median)};",
-            f"random batches through the map reach {told} in that time.",
+        (
+            f"Reading everything takes {format_seconds(everything.median)}; "
+            f"random batches through the map read {reached} in that time."
         )
     ]
 
 
 def _read_ahead(result: Result) -> list[str]:
-    plain, random = (_get(result, name, "random rows", COLD) for name in (_MAP, _RANDOM))
+    plain, random = (result.find(name, RANDOM_ROWS, COLD) for name in (MAP, MAP_RANDOM))
     if plain is None or random is None or min(plain.n_pieces, random.n_pieces) < _FEW:
         return []
     a, b = plain.vectors_per_second or 0.0, random.vectors_per_second or 0.0
@@ -134,64 +149,56 @@ def _read_ahead(result: Result) -> list[str]:
         return []
     better = 'access="random"' if b > a else 'the default access="normal"'
     return [
-        _told(
-            f"For random rows that are not in memory, {better} is {_times(max(a / b, b / a))}",
-            f"faster ({_rate(max(a, b))} to {_rate(min(a, b))}).",
+        (
+            f"For random rows that are not in memory, {better} is {_times(max(a / b, b / a))} "
+            f"faster ({_rate(max(a, b))} instead of {_rate(min(a, b))})."
         )
     ]
 
 
 def _instead_of_a_map(result: Result) -> list[str]:
-    mapped, read = (_get(result, name, "random rows", WARM) for name in (_MAP, _READ))
+    mapped, read = (result.find(name, RANDOM_ROWS, WARM) for name in (MAP, POSITIONAL_READS))
     if mapped is None or read is None:
         return []
     ratio = read.median / mapped.median
     pace = "as fast as a map" if ratio <= _SAME else f"{_times(ratio)} slower than a map"
     return [
-        _told(
-            f"Positional reads are {pace} for random rows;",
-            "they are for network disks and for files that others may truncate.",
+        (
+            f"Positional reads are {pace} for random rows; "
+            "use them for network disks and for files that others may truncate."
         )
     ]
 
 
 def _shared(result: Result) -> list[str]:
-    mapped, everything = (_get(result, name, AT_ONCE, WARM) for name in (_MAP, _ALL))
+    mapped, everything = (result.find(name, AT_ONCE, WARM) for name in (MAP, READ_EVERYTHING))
     if mapped is None or everything is None:
         return []
     a, b = mapped.usage.own, everything.usage.own
     if a is None or b is None:
         return []
     return [
-        _told(
-            f"Several processes at once need {bytes_in_words(max(a, 0))} of memory of their own",
-            f"with maps, {bytes_in_words(max(b, 0))} when each reads everything.",
+        (
+            f"Several processes at once need {format_nbytes(max(a, 0))} of memory of their own "
+            f"with maps, {format_nbytes(max(b, 0))} when each reads everything."
         )
     ]
 
 
-def _get(result: Result, strategy: str, workload: str, temperature: str) -> Measurement | None:
-    return result.find(strategy, workload, temperature)
-
-
-def seconds_in_words(seconds: float) -> str:
-    """Return a time as people write it."""
+def format_seconds(seconds: float) -> str:
+    """Return a time with three digits and a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def bytes_in_words(nbytes: float) -> str:
-    """Return a size as people write it."""
+def format_nbytes(nbytes: float) -> str:
+    """Return a size with three digits and a suitable unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:
             return f"{nbytes / size:.3g} {unit}"
     return f"{nbytes:.0f} B"
-
-
-def _told(*parts: str) -> str:
-    return " ".join(parts)
 
 
 def _rate(vectors: float) -> str:

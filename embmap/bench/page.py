@@ -1,4 +1,4 @@
-"""The figures as a page that opens from disk: pictures first, then every number."""
+"""The report: one HTML file without references to others, with pictures and every figure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ try:
 except ImportError:
     raise ImportError("a report needs matplotlib: pip install 'embmap[bench]'") from None
 
-from embmap.bench.advice import WHY_PROPORTIONAL, advice, bytes_in_words, seconds_in_words
-from embmap.bench.runner import AT_ONCE, COLD, WARM, Measurement, Result
-from embmap.bench.table import COLUMNS, cells
-from embmap.bench.workloads import STRATEGIES, WORKLOADS
+from embmap.bench.advice import ABOUT_MEMORY, advise, format_nbytes, format_seconds
+from embmap.bench.runner import COLD, WARM, Measurement, Result
+from embmap.bench.table import COLUMNS, format_cells
+from embmap.bench.workloads import AT_ONCE, FIRST_LOOKUP, STRATEGIES, WORKLOADS
 
-__all__ = ["page"]
+__all__ = ["render_page"]
 
 _COLORS = ("#1b6ca8", "#63a4d4", "#9cc9e8", "#d98e04", "#b23a48")
 _LEGEND = (
-    "Medians and 99th percentiles of a piece of work: one opening, one row, one batch, one block "
-    "of a pass. Faults: those that memory could satisfy + those that waited for a device."
+    "Medians and 99th percentiles are for a piece of work: one opening, one row, one batch or "
+    "one block of a pass. Faults are page faults: minor ones, which memory could satisfy, + major "
+    "ones, which waited for a device."
 )
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
@@ -40,13 +41,13 @@ footer { color: #555; font-size: .85rem; margin-top: 2rem; }
 """
 
 
-def page(result: Result, machine: dict[str, str]) -> str:
-    """Return the report."""
-    verdict, *reasons = advice(result)
+def render_page(result: Result, machine: dict[str, str]) -> str:
+    """Return the report as HTML; `machine` holds facts for its end."""
+    verdict, *reasons = advise(result)
     about = result.about
     facts = {
         "file": f"{about['path']} ({about['format']}, {about['layout']})",
-        "size": bytes_in_words(about["nbytes"]),
+        "size": format_nbytes(about["nbytes"]),
         "vectors": f"{' x '.join(map(str, about['shape']))} {about['dtype']}",
         **machine,
     }
@@ -64,7 +65,7 @@ def page(result: Result, machine: dict[str, str]) -> str:
         _throughput(result),
         "<h2>Memory of several processes at once</h2>",
         _memory(result),
-        f"<p>{_escaped(WHY_PROPORTIONAL)}</p>",
+        f"<p>{_escaped(ABOUT_MEMORY)}</p>",
         "<h2>All figures</h2>",
         f"<p>{_LEGEND}</p>",
         "<div class='table'><table><thead><tr>",
@@ -79,7 +80,7 @@ def page(result: Result, machine: dict[str, str]) -> str:
 
 
 def _row(each: Measurement) -> str:
-    return f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in cells(each))}</tr>"
+    return f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in format_cells(each))}</tr>"
 
 
 def _escaped(text: str) -> str:
@@ -97,12 +98,16 @@ def _first_vector(result: Result) -> str:
         for temperature in ((COLD, WARM) if result.cold else (WARM,))
     }
     return _bars(
-        names, bars, "seconds, the fewer the better", ("#b23a48", "#1b6ca8"), seconds_in_words
+        names,
+        bars,
+        "seconds (less is better)",
+        colors=("#b23a48", "#1b6ca8"),
+        show=format_seconds,
     )
 
 
 def _median(result: Result, name: str, temperature: str) -> float | None:
-    found = result.find(name, "first look-up", temperature)
+    found = result.find(name, FIRST_LOOKUP, temperature)
     return None if found is None else found.median
 
 
@@ -115,8 +120,8 @@ def _throughput(result: Result) -> str:
             strategy.name: [_rate(result, strategy.name, name, temperature) for name in shown]
             for strategy in STRATEGIES
         }
-        label = f"vectors/s, {temperature}: the more the better"
-        parts.append(_bars(shown, bars, label, _COLORS, _plain))
+        label = f"vectors/s, {temperature} (more is better)"
+        parts.append(_bars(shown, bars, label, colors=_COLORS, show=_plain))
     return "\n".join(parts)
 
 
@@ -128,7 +133,7 @@ def _rate(result: Result, strategy: str, workload: str, temperature: str) -> flo
 def _memory(result: Result) -> str:
     measured = [each for each in result.measurements if each.workload == AT_ONCE]
     if not measured or measured[0].usage.own is None:
-        return "<p>The system does not tell.</p>"
+        return "<p>The system does not report it.</p>"
     bars: dict[str, list[float | None]] = {
         "own, which cannot be taken back": [max(each.usage.own or 0, 1) for each in measured],
         "PSS, with mapped pages of the file": [
@@ -136,15 +141,22 @@ def _memory(result: Result) -> str:
         ],
     }
     names = [each.strategy for each in measured]
-    return _bars(names, bars, "bytes, all of them together", ("#b23a48", "#9cc9e8"), bytes_in_words)
+    return _bars(
+        names,
+        bars,
+        "bytes, all processes together",
+        colors=("#b23a48", "#9cc9e8"),
+        show=format_nbytes,
+    )
 
 
 def _bars(
     names: list[str],
     bars: dict[str, list[float | None]],
     label: str,
+    *,
     colors: tuple[str, ...],
-    told: Callable[[float], str],
+    show: Callable[[float], str],
 ) -> str:
     """Return horizontal bars on a logarithmic scale as SVG."""
     height = 0.8 / len(bars)
@@ -163,7 +175,7 @@ def _bars(
                 label=name,
                 color=colors[i % len(colors)],
             )
-            axes.bar_label(drawn, [told(value) for _, value in known], padding=3, fontsize=8)
+            axes.bar_label(drawn, [show(value) for _, value in known], padding=3, fontsize=8)
         axes.set_xscale("log")
         axes.margins(x=0.12)
         axes.set_yticks(range(len(names)), names)

@@ -1,4 +1,4 @@
-"""What the system knows about a process and about a file's pages in memory."""
+"""Facts from the system: about this process, the machine, and the pages of a file in memory."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ import numpy as np
 
 from embmap.threads import n_threads
 
-__all__ = ["Usage", "drop_from_cache", "fraction_cached", "machine", "read_through", "usage"]
+__all__ = [
+    "Usage",
+    "describe_machine",
+    "drop_from_cache",
+    "fraction_cached",
+    "read_through",
+    "read_usage",
+]
 
 
 class Usage(NamedTuple):
-    """What a process has used so far; None where the system does not tell.
+    """The memory, reads and faults of a process so far, None for values that are unknown.
 
     Attributes
     ----------
     own : int or None
-        Bytes of memory it has written, which the system cannot take back.
+        Bytes of memory that the process has written. The system cannot take them back.
     private : int or None
-        Bytes that no other process maps (USS): its own, and pages of files that it alone looks at.
+        Bytes that no other process maps (USS): `own`, and pages of files.
     proportional : int or None
-        The same, and of memory it shares its part (PSS).
+        `private`, and a proportional part of shared memory (PSS).
     device : int or None
-        Bytes read from devices for it.
+        Bytes read from devices for the process.
     minor, major : int or None
-        Page faults that memory could satisfy, and those that had to wait for a device.
+        Page faults that memory could satisfy, and page faults that waited for a device.
     """
 
     own: int | None
@@ -42,7 +49,7 @@ class Usage(NamedTuple):
     major: int | None
 
     def since(self, before: Usage) -> Usage:
-        """Return what has been used since an earlier time."""
+        """Return the difference to an earlier usage."""
         return Usage(
             *(
                 None if now is None or then is None else now - then
@@ -51,8 +58,8 @@ class Usage(NamedTuple):
         )
 
 
-def usage() -> Usage:
-    """Return what this process has used so far."""
+def read_usage() -> Usage:
+    """Return the usage of this process so far."""
     try:
         import psutil
     except ImportError:
@@ -67,10 +74,17 @@ def usage() -> Usage:
         spent = resource.getrusage(resource.RUSAGE_SELF)
         minor, major = spent.ru_minflt, spent.ru_majflt
     private, proportional = getattr(memory, "uss", None), getattr(memory, "pss", None)
-    return Usage(_written(), private, proportional, device, minor, major)
+    return Usage(
+        own=_written_nbytes(),
+        private=private,
+        proportional=proportional,
+        device=device,
+        minor=minor,
+        major=major,
+    )
 
 
-def _written() -> int | None:
+def _written_nbytes() -> int | None:
     """Return the bytes of memory that this process has written and shares with nobody."""
     try:
         rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
@@ -85,13 +99,13 @@ def _has_io(process: object) -> bool:
         return False
     try:
         process.io_counters()
-    except OSError:  # /proc/self/io may be closed to us
+    except OSError:  # /proc/self/io may be unreadable
         return False
     return True
 
 
-def machine() -> dict[str, str]:
-    """Return what the figures depend on besides the file."""
+def describe_machine() -> dict[str, str]:
+    """Return facts about the machine that the figures depend on."""
     import psutil
 
     memory = psutil.virtual_memory().total
@@ -105,7 +119,7 @@ def machine() -> dict[str, str]:
 
 
 def drop_from_cache(path: Path) -> None:
-    """Ask the system to forget the pages of a file; those that somebody maps stay."""
+    """Ask the system to drop the pages of a file from memory; pages that are mapped stay."""
     if not hasattr(os, "posix_fadvise"):
         return
     with open(path, "rb") as file:
@@ -121,7 +135,7 @@ def read_through(path: Path) -> None:
 
 
 def fraction_cached(path: Path) -> float | None:
-    """Return how much of a file is in memory."""
+    """Return the part of a file that is in memory, from 0 to 1; None if it is unknown."""
     if not sys.platform.startswith("linux") or not path.stat().st_size:
         return None
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

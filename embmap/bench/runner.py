@@ -1,4 +1,7 @@
-"""Runs the workloads, each way of opening in a process of its own, and collects what they cost."""
+"""Runs the workloads and collects what they cost.
+
+Each strategy runs in a process of its own, so that none finds memory or pages of another.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,33 @@ from typing import Any
 
 import numpy as np
 
-from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, usage
+from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, read_usage
 from embmap.bench.workloads import (
+    AT_ONCE,
+    LOAD,
+    RANDOM_ROWS,
     STRATEGIES,
+    TOUCH,
     WORKLOADS,
     Opened,
     Sample,
     Settings,
     Strategy,
     Workload,
-    sample,
+    draw_sample,
 )
 from embmap.codecs import kernels
 from embmap.progress import Progress
 
-__all__ = ["AT_ONCE", "COLD", "WARM", "Measurement", "Result", "measure"]
+__all__ = ["COLD", "WARM", "Measurement", "Result", "measure"]
 
 COLD, WARM = "cold", "warm"
-AT_ONCE = "processes at once"
 _LEAST_OPENINGS, _MOST_OPENINGS = 3, 20
 _LEAST_PIECES = 5
-_DROPPED = 0.05  # of a file may stay in memory and it still counts as cold
+_DROPPED = 0.05  # a file of which this part is still in memory counts as cold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What one workload cost.
 
@@ -47,11 +53,11 @@ class Measurement:
     n_pieces, n_vectors : int
         How much was done.
     median, p99 : float
-        Seconds of a piece.
+        Seconds for a piece of work.
     vectors_per_second : float or None
-        None where no vectors are asked for.
+        None if the workload asks for no vectors.
     usage : Usage
-        What it took, the file still open.
+        Memory, reads and faults until the end of the work, with the file still open.
     """
 
     strategy: str
@@ -74,9 +80,10 @@ class Result:
     measurements : tuple of Measurement
         In the order of the tables.
     cold : bool
-        Whether the system forgot the file when it was asked to; else there are no cold ones.
+        Whether the system dropped the file from memory when asked to. If not, nothing cold was
+        measured.
     about : dict
-        The file, in JSON-able words.
+        Facts about the file, for JSON.
     notes : tuple of str
         What was left out, and why.
     """
@@ -99,49 +106,51 @@ class Result:
 
 
 def measure(settings: Settings, progress: Progress | None = None) -> Result:
-    """Measure all workloads with all ways of opening a file."""
-    usage()  # say at once that psutil is missing
-    drawn = sample(settings)
+    """Measure all workloads with all strategies."""
+    read_usage()  # fail at once if psutil is missing
+    drawn = draw_sample(settings)
     notes = []
-    read_through(settings.path)  # what lies below the system may keep it too: the same for all
+    read_through(settings.path)  # into the caches below the system, for all
     cold = _forgets(settings)
     if not cold:
-        notes.append("nothing cold was measured: the system keeps the file when asked to drop it")
+        notes.append("nothing cold was measured: the system did not drop the file from memory")
     strategies = list(STRATEGIES)
     load_nbytes = drawn.n_rows * drawn.row_nbytes
     if load_nbytes > _free_nbytes() // 2:
-        strategies = [each for each in strategies if each.prepare != "load"]
-        notes.append(f"reading everything was left out: {load_nbytes / 1e9:.1f} GB do not fit")
+        strategies = [each for each in strategies if each.prepare != LOAD]
+        notes.append(f"reading everything was left out: {load_nbytes / 1e9:.1f} GB is too much")
     runs: list[tuple[Strategy, str]] = []
     for temperature in [COLD, WARM] if cold else [WARM]:
         runs += [(strategy, temperature) for strategy in strategies]
-    many = [strategy for strategy in strategies if strategy.prepare != "touch"]
+    many = [strategy for strategy in strategies if strategy.prepare != TOUCH]
     total = len(runs) + len(many)
     found: list[Measurement] = []
     for strategy, temperature in runs:
         if temperature == WARM:
             read_through(settings.path)
-        (measured,) = _in_children(_all_workloads, 1, settings, strategy, drawn, temperature)
+        run = _Run(settings, strategy, drawn, temperature)
+        (measured,) = _in_children(_measure_workloads, 1, run)
         found += measured
         if progress is not None:
             progress("measuring", len(found) // len(WORKLOADS), total)
     for i, strategy in enumerate(many):
-        measured = _in_children(_share, settings.processes, settings, strategy, drawn)
-        found.append(_together(strategy, measured))
+        run = _Run(settings, strategy, drawn, WARM)
+        shares = _in_children(_measure_share, settings.processes, run)
+        found.append(_add_up(strategy, shares))
         if progress is not None:
             progress("measuring", len(runs) + i + 1, total)
     with Opened(settings, STRATEGIES[0]) as opened:
         about = opened.file.info()
-        about["dtype"], about["dim"] = str(opened.matrix.dtype), opened.matrix.shape[1]
+        about["dtype"], about["dim"] = str(opened.matrix.dtype), opened.matrix.shape[-1]
     kept = ("path", "format", "layout", "nbytes", "shape", "dtype", "dim", "n_words", "index")
     about = {key: about[key] for key in kept}
     if about["format"] == "dwe":
-        notes.append("decoded groups are kept for repeated look-ups, as f.cache_nbytes says")
+        notes.append("decoded groups are kept for repeated look-ups, within f.cache_nbytes")
     return Result(tuple(found), cold, about, tuple(notes))
 
 
 def _forgets(settings: Settings) -> bool:
-    """Whether the system forgets the pages of a file when it is asked to."""
+    """Whether the system drops the pages of a file from memory when asked to."""
     gc.collect()
     _forget(settings)
     left = fraction_cached(settings.path)
@@ -149,7 +158,7 @@ def _forgets(settings: Settings) -> bool:
 
 
 def _forget(settings: Settings) -> None:
-    """Drop the pages of a file, of its index and of its words."""
+    """Drop the pages of a file, its index and its words from memory."""
     vocab = settings.options.get("vocab")
     words = Path(vocab) if isinstance(vocab, str | Path) else None
     for path in [settings.path, words]:
@@ -166,8 +175,8 @@ def _free_nbytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _in_children(work: Callable[..., Any], n: int, *arguments: Any) -> list[Any]:
-    """Return what `n` new processes make of some work, each by itself."""
+def _in_children(work: Callable[[_Run, Any], Any], n: int, run: _Run) -> list[Any]:
+    """Do the same work in `n` new processes, which share a barrier; return their results."""
     context: Any = multiprocessing.get_context("spawn")
     if "forkserver" in multiprocessing.get_all_start_methods():  # quicker, where it exists
         context = multiprocessing.get_context("forkserver")
@@ -176,7 +185,7 @@ def _in_children(work: Callable[..., Any], n: int, *arguments: Any) -> list[Any]
     children = []
     for _ in range(n):
         here, there = context.Pipe(duplex=False)
-        child = context.Process(target=_child, args=(there, together, work, arguments), daemon=True)
+        child = context.Process(target=_child, args=(there, together, work, run), daemon=True)
         child.start()
         there.close()
         children.append((child, here))
@@ -193,101 +202,105 @@ def _in_children(work: Callable[..., Any], n: int, *arguments: Any) -> list[Any]
     return answers
 
 
-def _child(
-    out: Connection, together: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
+def _child(out: Connection, together: Any, work: Callable[[_Run, Any], Any], run: _Run) -> None:
     try:
-        out.send((work(*arguments, together), None))
+        out.send((work(run, together), None))
     except Exception as error:
         together.abort()
         out.send((None, error))
 
 
-def _all_workloads(
-    settings: Settings, strategy: Strategy, drawn: Sample, temperature: str, together: Any
-) -> list[Measurement]:
-    del together
+def _measure_workloads(run: _Run, _: Any) -> list[Measurement]:
+    """Measure all workloads of a strategy, one after the other."""
     found = []
     loaded = None
     warmed = False
     for workload in WORKLOADS:
         if not (workload.times_opening or warmed):
-            _warm_kernels(settings, drawn)
+            run.warm_kernels()
             warmed = True
         if workload.times_opening:
-            found.append(_openings(settings, strategy, workload, drawn, temperature))
+            found.append(run.measure_openings(workload))
             continue
-        if temperature == COLD:
-            if strategy.prepare == "load":  # once it is in memory nothing is cold
+        if run.temperature == COLD:
+            if run.strategy.prepare == LOAD:  # nothing is cold once it is in memory
                 continue
-            _forget(settings)
-        before = usage()
-        if strategy.prepare == "load":
-            loaded = loaded or Opened(settings, strategy)
-            found.append(_pieces(settings, strategy, workload, drawn, temperature, before, loaded))
+            _forget(run.settings)
+        before = read_usage()
+        if run.strategy.prepare == LOAD:
+            loaded = loaded or Opened(run.settings, run.strategy)
+            found.append(run.measure_pieces(workload, loaded, before))
             continue
-        with Opened(settings, strategy) as opened:
-            found.append(_pieces(settings, strategy, workload, drawn, temperature, before, opened))
-        gc.collect()  # the map has to go before its pages can be forgotten
+        with Opened(run.settings, run.strategy) as opened:
+            found.append(run.measure_pieces(workload, opened, before))
+        gc.collect()  # the system keeps pages that a map still refers to
     return found
 
 
-def _warm_kernels(settings: Settings, drawn: Sample) -> None:
-    """Load the compiled loops that a longer run would load by itself, where rows are decoded."""
-    with Opened(settings, STRATEGIES[0]) as opened:
-        if not opened.matrix.zero_copy and kernels.jit_for(1 << 60) is not None:
-            opened.rows(int(drawn.rows[0]))
-            opened.rows(drawn.rows[:100])
-            opened.sum(slice(0, 100))
+@dataclass(frozen=True)
+class _Run:
+    """What a process measures: a strategy, with the file in memory or not."""
 
+    settings: Settings
+    strategy: Strategy
+    drawn: Sample
+    temperature: str
 
-def _openings(
-    settings: Settings,
-    strategy: Strategy,
-    workload: Workload,
-    drawn: Sample,
-    temperature: str,
-) -> Measurement:
-    """Measure a workload that begins with opening the file, again and again."""
-    seconds: list[float] = []
-    n = 0
-    spent = Usage(*[None] * len(Usage._fields))
-    while len(seconds) < _MOST_OPENINGS and (
-        sum(seconds) < settings.seconds
-        or (len(seconds) < _LEAST_OPENINGS and sum(seconds) < 10 * settings.seconds)
-    ):
-        gc.collect()
-        if temperature == COLD:
-            _forget(settings)
-        before = usage()
-        start = time.perf_counter()
-        opened = Opened(settings, strategy)
+    def warm_kernels(self) -> None:
+        """Load the compiled loops, if rows are decoded; a longer run would load them by itself."""
+        with Opened(self.settings, STRATEGIES[0]) as opened:
+            if not opened.matrix.zero_copy and kernels.jit_for(1 << 60) is not None:
+                opened.read_rows(int(self.drawn.rows[0]))
+                opened.read_rows(self.drawn.rows[:100])
+                opened.sum(slice(0, 100))
+
+    def measure_openings(self, workload: Workload) -> Measurement:
+        """Measure a workload that begins with opening the file, again and again."""
+        limit = self.settings.seconds
+        seconds: list[float] = []
         n = 0
-        for work, count in workload.pieces(opened, drawn):
-            work()
-            n += count
-        seconds.append(time.perf_counter() - start)
-        spent = usage().since(before)
-        opened.__exit__()
-        del opened
-    return _measurement(strategy, workload.name, temperature, seconds, n * len(seconds), spent)
+        spent = Usage(*[None] * len(Usage._fields))
+        while len(seconds) < _MOST_OPENINGS and (
+            sum(seconds) < limit or (len(seconds) < _LEAST_OPENINGS and sum(seconds) < 10 * limit)
+        ):
+            gc.collect()
+            if self.temperature == COLD:
+                _forget(self.settings)
+            before = read_usage()
+            start = time.perf_counter()
+            opened = Opened(self.settings, self.strategy)
+            n = 0
+            for work, count in workload.pieces(opened, self.drawn):
+                work()
+                n += count
+            seconds.append(time.perf_counter() - start)
+            spent = read_usage().since(before)
+            opened.__exit__()
+            del opened
+        return self._measurement(workload, seconds, n * len(seconds), spent)
+
+    def measure_pieces(self, workload: Workload, opened: Opened, before: Usage) -> Measurement:
+        """Measure a workload piece by piece until the time is up."""
+        seconds, n = _time_pieces(workload.pieces(opened, self.drawn), self.settings.seconds)
+        return self._measurement(workload, seconds, n, read_usage().since(before))
+
+    def _measurement(
+        self, workload: Workload, seconds: list[float], n: int, spent: Usage
+    ) -> Measurement:
+        return Measurement(
+            strategy=self.strategy.name,
+            workload=workload.name,
+            temperature=self.temperature,
+            n_pieces=len(seconds),
+            n_vectors=n,
+            median=float(np.median(seconds)),
+            p99=float(np.percentile(seconds, 99)),
+            vectors_per_second=n / sum(seconds) if n else None,
+            usage=spent,
+        )
 
 
-def _pieces(
-    settings: Settings,
-    strategy: Strategy,
-    workload: Workload,
-    drawn: Sample,
-    temperature: str,
-    before: Usage,
-    opened: Opened,
-) -> Measurement:
-    """Measure a workload piece by piece until the time is up."""
-    seconds, n = _timed(workload.pieces(opened, drawn), settings.seconds)
-    return _measurement(strategy, workload.name, temperature, seconds, n, usage().since(before))
-
-
-def _timed(
+def _time_pieces(
     pieces: Iterator[tuple[Callable[[], Any], int]], limit: float
 ) -> tuple[list[float], int]:
     seconds, n, spent = [], 0, 0.0
@@ -304,61 +317,34 @@ def _timed(
     return seconds, n
 
 
-def _share(
-    settings: Settings, strategy: Strategy, drawn: Sample, together: Any
-) -> tuple[list[float], int, float, Usage]:
+def _measure_share(run: _Run, together: Any) -> tuple[list[float], int, float, Usage]:
     """Look rows up while other processes do the same, and stay until all have been counted."""
-    _warm_kernels(settings, drawn)
-    before = usage()
-    with Opened(settings, strategy) as opened:
-        singles = next(each for each in WORKLOADS if each.name == "random rows")
+    run.warm_kernels()
+    before = read_usage()
+    with Opened(run.settings, run.strategy) as opened:
+        singles = next(each for each in WORKLOADS if each.name == RANDOM_ROWS)
         together.wait()
         start = time.perf_counter()
-        seconds, n = _timed(singles.pieces(opened, drawn), settings.seconds)
+        seconds, n = _time_pieces(singles.pieces(opened, run.drawn), run.settings.seconds)
         wall = time.perf_counter() - start
         together.wait()
-        spent = usage().since(before)
+        spent = read_usage().since(before)
         together.wait()
     return seconds, n, wall, spent
 
 
-def _together(
-    strategy: Strategy, parts: list[tuple[list[float], int, float, Usage]]
-) -> Measurement:
-    """Add up what processes did at once."""
-    seconds = [each for part in parts for each in part[0]]
-    rate = sum(n / wall for _, n, wall, _ in parts)
-    columns = zip(*(spent for _, _, _, spent in parts), strict=True)
-    totals = Usage(*(None if None in column else sum(column) for column in columns))
+def _add_up(strategy: Strategy, shares: list[tuple[list[float], int, float, Usage]]) -> Measurement:
+    """Add up the work of processes that ran at once."""
+    seconds = [each for share in shares for each in share[0]]
+    columns = zip(*(spent for _, _, _, spent in shares), strict=True)
     return Measurement(
-        strategy.name,
-        AT_ONCE,
-        WARM,
-        len(seconds),
-        sum(n for _, n, _, _ in parts),
-        float(np.median(seconds)),
-        float(np.percentile(seconds, 99)),
-        rate,
-        totals,
-    )
-
-
-def _measurement(
-    strategy: Strategy,
-    workload: str,
-    temperature: str,
-    seconds: list[float],
-    n: int,
-    spent: Usage,
-) -> Measurement:
-    return Measurement(
-        strategy.name,
-        workload,
-        temperature,
-        len(seconds),
-        n,
-        float(np.median(seconds)),
-        float(np.percentile(seconds, 99)),
-        n / sum(seconds) if n else None,
-        spent,
+        strategy=strategy.name,
+        workload=AT_ONCE,
+        temperature=WARM,
+        n_pieces=len(seconds),
+        n_vectors=sum(n for _, n, _, _ in shares),
+        median=float(np.median(seconds)),
+        p99=float(np.percentile(seconds, 99)),
+        vectors_per_second=sum(n / wall for _, n, wall, _ in shares),
+        usage=Usage(*(None if None in column else sum(column) for column in columns)),
     )

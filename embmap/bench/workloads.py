@@ -1,11 +1,12 @@
-"""Ways to open a file, and what is done with it, piece by piece.
+"""Strategies, which are ways to open a file, and workloads, which use it piece by piece.
 
-Everything random is drawn beforehand, so that choosing costs nothing while the clock runs, and
-every way of opening does the same work in the same order.
+Rows and words are drawn before the clock runs, so every strategy does the same work in the same
+order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,41 +19,58 @@ import numpy.typing as npt
 import embmap
 
 __all__ = [
+    "AT_ONCE",
     "BATCHES",
+    "FIRST_LOOKUP",
+    "LOAD",
+    "MAP",
+    "MAP_RANDOM",
+    "PASS",
+    "POSITIONAL_READS",
+    "RANDOM_ROWS",
+    "READ_EVERYTHING",
     "STRATEGIES",
+    "TOUCH",
     "WORKLOADS",
     "Opened",
     "Sample",
     "Settings",
     "Strategy",
     "Workload",
-    "sample",
-    "used",
+    "draw_sample",
+    "touch_pages",
 ]
 
-BATCHES = (100, 10_000)
+# Names of strategies and workloads, as the tables show them.
+MAP, MAP_RANDOM, MAP_TOUCHED = "map", "map, random", "map, pre-faulted"
+POSITIONAL_READS, READ_EVERYTHING = "positional reads", "read everything"
+FIRST_LOOKUP, RANDOM_ROWS, PASS = "first look-up", "random rows", "sequential pass"
+BATCHES = {n: f"batches of {n:,}" for n in (100, 10_000)}
+AT_ONCE = "processes at once"  # random rows, in several processes
+
+TOUCH, LOAD = "touch", "load"
 _PAGE = 4096
 _BLOCK_NBYTES = 1 << 22
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is measured and how long.
+    """What is measured, and for how long.
 
     Attributes
     ----------
     path : pathlib.Path
         The file.
     seconds : float
-        Roughly for each workload.
+        Approximate time for each workload.
     options : dict
-        How to open it: format, layout, vocab.
+        Options of :func:`embmap.open`: format, layout, vocab.
     column : str or None
-        Which column of a CVC file of several.
+        The column of a CVC file with several.
     processes : int
-        How many at once.
+        Number of processes that look rows up at once.
     seed : int
-        Of what is drawn.
+        Seed of the rows and words that are drawn.
     """
 
     path: Path
@@ -65,16 +83,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Sample:
-    """What will be asked for.
+    """The rows and words that workloads look up.
 
     Attributes
     ----------
     n_rows, row_nbytes : int
-        Size of the matrix, and of a vector as it is handed out.
+        Number of rows of the matrix, and size of a vector as it is returned.
     rows : numpy.ndarray
-        Shape (n,), int64: drawn evenly.
+        Shape (n,), int64, evenly distributed.
     stream : list of str or int
-        Words, or rows of a file without words, drawn by Zipf's law: the first the most often.
+        Words, or rows of a file without words, distributed by Zipf's law in file order.
     """
 
     n_rows: int
@@ -83,8 +101,8 @@ class Sample:
     stream: list[str] | list[int]
 
 
-def sample(settings: Settings) -> Sample:
-    """Draw what will be asked for."""
+def draw_sample(settings: Settings) -> Sample:
+    """Draw the rows and words to look up."""
     random = np.random.default_rng(settings.seed)
     with Opened(settings, STRATEGIES[0]) as opened:
         n = len(opened.matrix)
@@ -100,7 +118,7 @@ def sample(settings: Settings) -> Sample:
         if words is not None and n_named:
             named = {row: words[row] for row in set(numbers)}
             stream = [named[row] for row in numbers]
-        row_nbytes = opened.matrix.shape[1] * opened.matrix.dtype.itemsize
+        row_nbytes = math.prod(opened.matrix.shape[1:]) * opened.matrix.dtype.itemsize
         return Sample(n, row_nbytes, rows, stream)
 
 
@@ -111,32 +129,29 @@ class Strategy:
     Attributes
     ----------
     name : str
-        For tables.
-    about : str
-        What it does.
+        The name in the tables.
     options : dict
-        Of :func:`embmap.open`.
+        Options of :func:`embmap.open`.
     prepare : str
-        "", "touch" every page, or "load" the vectors.
+        TOUCH reads every page before the work, LOAD copies the vectors into memory.
     """
 
     name: str
-    about: str
     options: dict[str, Any]
     prepare: str = ""
 
 
 STRATEGIES = (
-    Strategy("map", "memory map", {}),
-    Strategy("map, random", "memory map, no read-ahead", {"access": "random"}),
-    Strategy("map, pre-faulted", "memory map, every page touched", {"access": "willneed"}, "touch"),
-    Strategy("positional reads", "pread of what is asked for", {"backend": "read"}),
-    Strategy("read everything", "all vectors copied into memory", {"backend": "read"}, "load"),
+    Strategy(MAP, {}),
+    Strategy(MAP_RANDOM, {"access": "random"}),
+    Strategy(MAP_TOUCHED, {"access": "willneed"}, TOUCH),
+    Strategy(POSITIONAL_READS, {"backend": "read"}),
+    Strategy(READ_EVERYTHING, {"backend": "read"}, LOAD),
 )
 
 
 class Opened:
-    """A file opened one way, until it is closed."""
+    """A file opened with a strategy."""
 
     def __init__(self, settings: Settings, strategy: Strategy) -> None:
         self.file = embmap.open(settings.path, **settings.options, **strategy.options)
@@ -148,9 +163,10 @@ class Opened:
         if matrix is None:
             raise ValueError(f"{settings.path} has no single matrix of vectors; name a column")
         self.matrix: Any = matrix
-        if strategy.prepare == "touch":
-            _touch(matrix)
-        elif strategy.prepare == "load":
+        if strategy.prepare == TOUCH:
+            for _, block in matrix.blocks():
+                touch_pages(block)
+        elif strategy.prepare == LOAD:
             self.matrix = np.array(matrix)
 
     def __enter__(self) -> Opened:
@@ -158,32 +174,26 @@ class Opened:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of everything."""
+        """Close the file and drop the vectors."""
         self.file.close()
         self.matrix = None
 
     def look_up(self, key: str | int) -> npt.NDArray[Any]:
         """Return a vector by word or by row."""
-        return self.rows(int(self.file.find([key])[0]) if isinstance(key, str) else key)
+        return self.read_rows(int(self.file.find([key])[0]) if isinstance(key, str) else key)
 
-    def rows(self, rows: Any) -> npt.NDArray[Any]:
-        """Return rows."""
-        found: npt.NDArray[Any] = used(self.matrix[rows])
+    def read_rows(self, rows: Any) -> npt.NDArray[Any]:
+        """Return rows, of which every page has been read."""
+        found: npt.NDArray[Any] = touch_pages(self.matrix[rows])
         return found
 
     def sum(self, rows: slice) -> Any:
-        """Add up whole rows, as whoever goes through all of them reads every number."""
+        """Add up rows, which reads every number, as a program that uses whole rows does."""
         return self.matrix[rows].sum()
 
 
-def _touch(matrix: Any) -> None:
-    """Bring every page of the vectors into memory and into the map."""
-    for _, block in matrix.blocks():
-        used(block)
-
-
-def used(vectors: Any) -> Any:
-    """Read something of every page of vectors, as whoever asked for them would."""
+def touch_pages(vectors: Any) -> Any:
+    """Read a number of every page of vectors, and return the vectors."""
     if vectors.size and vectors.nbytes <= _PAGE:
         vectors.item(0), vectors.item(-1)
     else:
@@ -196,16 +206,16 @@ Pieces = Iterator[tuple[Callable[[], Any], int]]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is done with an open file.
+    """A use of an open file.
 
     Attributes
     ----------
     name : str
-        For tables.
+        The name in the tables.
     pieces : callable
-        Returns pieces of work to be timed one by one, and how many vectors each is about.
+        Returns pieces of work to be timed one by one, each with the number of its vectors.
     times_opening : bool
-        Whether opening belongs to it; then it is repeated as a whole.
+        Whether opening the file is a part of the workload, which is then repeated as a whole.
     """
 
     name: str
@@ -224,12 +234,12 @@ def _first(opened: Opened, drawn: Sample) -> Pieces:
 
 def _singles(opened: Opened, drawn: Sample) -> Pieces:
     for row in drawn.rows.tolist():
-        yield partial(opened.rows, row), 1
+        yield partial(opened.read_rows, row), 1
 
 
 def _batches(n: int, opened: Opened, drawn: Sample) -> Pieces:
     for first in range(0, drawn.rows.size - n + 1, n):
-        yield partial(opened.rows, drawn.rows[first : first + n]), n
+        yield partial(opened.read_rows, drawn.rows[first : first + n]), n
 
 
 def _pass(opened: Opened, drawn: Sample) -> Pieces:
@@ -240,16 +250,18 @@ def _pass(opened: Opened, drawn: Sample) -> Pieces:
 
 
 def _stream(opened: Opened, drawn: Sample) -> Pieces:
-    opened.look_up(drawn.stream[0])  # whatever a first look-up builds is measured elsewhere
+    opened.look_up(
+        drawn.stream[0]
+    )  # a first look-up may build an index, which FIRST_LOOKUP measures
     for key in drawn.stream:
         yield partial(opened.look_up, key), 1
 
 
 WORKLOADS = (
     Workload("open", _nothing, times_opening=True),
-    Workload("first look-up", _first, times_opening=True),
-    Workload("random rows", _singles),
-    *(Workload(f"batches of {n:,}", partial(_batches, n)) for n in BATCHES),
-    Workload("sequential pass", _pass),
+    Workload(FIRST_LOOKUP, _first, times_opening=True),
+    Workload(RANDOM_ROWS, _singles),
+    *(Workload(name, partial(_batches, n)) for n, name in BATCHES.items()),
+    Workload(PASS, _pass),
     Workload("Zipf look-ups", _stream),
 )

@@ -1,8 +1,7 @@
 """The command ``embmap``: a thin layer over the public face.
 
-Exit status 0; 1 when a word is unknown or a check found a problem; 2 for a bad file or bad usage;
-143 after SIGTERM.
-An error is one line on stderr.
+The exit status is 0 on success, 1 if a word or row is unknown or a check found a problem, 2 for a
+bad file or bad usage, and 143 after SIGTERM. An error is one line on stderr.
 """
 
 from __future__ import annotations
@@ -15,44 +14,49 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 import embmap
-from embmap.cli import conversion, files, measuring, over_time, search, serving
-from embmap.cli.output import complain
+from embmap.cli.printing import complain
 
-__all__ = ["run"]
+__all__ = ["COMMANDS", "run"]
+
+# The functions of these modules are the commands, in the order of the help.
+COMMANDS = {
+    "info_ls_verify": ("info", "ls", "verify"),
+    "get_vectors": ("get",),
+    "index_words": ("index",),
+    "similar_analogy_accuracy": ("similar", "analogy", "accuracy"),
+    "trajectory_related_changes": ("trajectory", "related", "changes"),
+    "convert_select": ("convert", "select"),
+    "serve_files": ("serve",),
+    "bench_file": ("bench",),
+    "demo_tour": ("demo",),
+}
 
 
 class _Terminated(BaseException):
-    """SIGTERM, as an exception that nothing on the way takes for an error."""
-
-
-_app = files.app
-_app.add_typer(over_time.app)
-_app.add_typer(conversion.app)
-_app.add_typer(search.app)
-_app.add_typer(measuring.app)
-_app.add_typer(serving.app)
+    """SIGTERM. Not an Exception, so that no code on the way handles it as an error."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command."""
+    """Run a command and return the exit status."""
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
-    command = typer.main.get_command(_app)
+    command = typer.main.get_command(_app(arguments[0] if arguments else ""))
     try:
-        with _unwound_by_sigterm():
+        with _raising_on_sigterm():
             status = command.main(list(arguments), prog_name="embmap", standalone_mode=False)
             sys.stdout.flush()
     except (embmap.EmbmapError, ImportError) as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be said on it, not even at exit.
+        # The reader of our output has gone. Python flushes stdout at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -69,13 +73,48 @@ def run(arguments: Sequence[str]) -> int:
             if isinstance(error, ValueError):  # an argument that the library refuses
                 return _fail(str(error))
             raise
-        return _fail(f"{message()} (embmap --help)")
+        context = getattr(error, "ctx", None)
+        asked = "embmap" if context is None else context.command_path
+        return _fail(f"{message()} (see {asked} --help)")
     return status if isinstance(status, int) else 0
 
 
+def _app(asked: str) -> typer.Typer:
+    """Return the command line with the command that is asked for, or with all of them.
+
+    Only the module of that command is imported: the others cost a tenth of a second.
+    """
+    app = typer.Typer(
+        help="Work with embedding files without reading them whole.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    known = any(asked in names for names in COMMANDS.values())
+    for module, names in COMMANDS.items():
+        if asked in names or not known:
+            commands = import_module(f"embmap.cli.{module}")
+            for name in names:
+                app.command()(getattr(commands, name))
+    return app
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"embmap {embmap.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 @contextlib.contextmanager
-def _unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what is being done as an error would: temporary files go."""
+def _raising_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the command as an error would, so that temporary files are removed."""
     by_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not by_default or threading.current_thread() is not threading.main_thread():
         yield
@@ -88,7 +127,7 @@ def _unwound_by_sigterm() -> Iterator[None]:
 
 
 def _terminate(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would disturb the cleaning up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not stop the cleaning up
     raise _Terminated
 
 

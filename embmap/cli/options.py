@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
-__all__ = ["Backend", "BackendOption", "FileArgument", "JsonOption", "LayoutOption", "VocabOption"]
+from embmap.io.mapping import Backend
+
+__all__ = [
+    "BackendOption",
+    "ColumnOption",
+    "CountOption",
+    "FileArgument",
+    "JsonOption",
+    "LayoutOption",
+    "VocabOption",
+    "choose",
+]
+
+
+def choose(known: Collection[str], help: str) -> Any:
+    """Return an option whose value is one of some names; the help lists them."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise typer.BadParameter(f"must be one of {', '.join(known)}, not {text!r}")
+        return text
+
+    return typer.Option(parser=parse, metavar="|".join(known), help=help)
+
+
+# A cached back end raises BlockingIOError for what is not in memory, which only event loops handle.
+_BACKENDS = [name for name in get_args(Backend) if name != "cached"]
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An embedding file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LayoutOption = Annotated[
-    str | None, typer.Option(help="Read the file as this dialect of its format.")
+    str | None,
+    typer.Option(metavar="DIALECT", help="Read FILE as this dialect of its format."),
 ]
-
-
-class Backend(StrEnum):
-    """How the file is read."""
-
-    MMAP = "mmap"
-    READ = "read"
-
-
-BackendOption = Annotated[Backend, typer.Option(help="Map the file or read parts of it.")]
+BackendOption = Annotated[
+    Backend, choose(_BACKENDS, "Map the file, or read only the parts that are needed.")
+]
 VocabOption = Annotated[
-    Path | None, typer.Option(help="Words for a file without any: a text file, one per line.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Words for a file without words: a text file, one per line."),
+]
+ColumnOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The column to use of a CVC file with several.")
+]
+CountOption = Annotated[
+    int, typer.Option("--n", "-n", metavar="N", min=0, help="Number of words to list.")
 ]

@@ -1,8 +1,8 @@
 """The demonstration's text: the docstrings of the standard library of the running Python.
 
-Source files are parsed, never imported, so reading the corpus has no side effects; only the
-modules that are compiled into the interpreter are asked for their docstrings directly. The order
-depends on nothing but the Python installation, so one interpreter always gives the same corpus.
+Source files are parsed, not imported, so reading the corpus has no side effects. Only modules that
+are compiled into the interpreter are imported. The order depends only on the Python installation,
+so one interpreter always gives the same corpus.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 __all__ = ["docstrings", "documents", "tokenize"]
 
-# Tests and bundled applications describe themselves rather than the library, and installed
-# packages would make the corpus depend on more than the version of Python.
+# Tests and bundled applications do not describe the library. Installed packages would make the
+# corpus depend on more than the version of Python.
 _SKIPPED = frozenset(
     {
         "__pycache__",
@@ -36,7 +36,7 @@ _SKIPPED = frozenset(
 )
 
 # A letter, then letters and digits, in parts joined by single hyphens, underscores or
-# apostrophes: `utf-8`, `file_name` and `don't` are one word, `8` and `2nd` are none.
+# apostrophes: `utf-8`, `file_name` and `don't` are words; `8` and `2nd` are not.
 _WORD = re.compile(r"(?<![^\W_])[^\W\d_][^\W_]*(?:['_-][^\W_]+)*")
 _DOCTEST = re.compile(r"^[ \t]*>>>.*(?:\n[ \t]*\S.*)*", re.MULTILINE)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -45,9 +45,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def docstrings() -> Iterator[str]:
     """Yield the docstrings of the standard library, each text once.
 
-    The modules written in Python come first, in the order of their paths and from the top of each
-    file to its end; files that cannot be read or parsed are left out. The built-in functions and
-    classes and the modules compiled into the interpreter follow, in alphabetical order.
+    Modules written in Python come first, in the order of their paths; files that cannot be read or
+    parsed are left out. Modules compiled into the interpreter follow, in alphabetical order.
     """
     root = Path(sysconfig.get_path("stdlib"))
     trees = filter(None, map(_parse, _sources(root)))
@@ -74,9 +73,9 @@ def documents() -> Iterator[list[str]]:
 def tokenize(text: str) -> list[str]:
     """Split a text into lower-cased words.
 
-    A word starts with a letter and may hold digits, and single hyphens, underscores and
-    apostrophes inside; the possessive ``'s`` is cut off. Numbers, punctuation and interactive
-    examples (from a ``>>>`` line to the next blank line) are dropped.
+    A word starts with a letter and may contain digits, and single hyphens, underscores and
+    apostrophes. The possessive ``'s``, numbers, punctuation and interactive examples (from a
+    ``>>>`` line to the next blank line) are dropped.
 
     Examples
     --------
@@ -84,12 +83,12 @@ def tokenize(text: str) -> list[str]:
     ["don't", 'read', 'the', 'file', 'utf-8', 'block']
     """
     plain = _DOCTEST.sub("", text).replace("\u2019", "'").lower()
-    # The pattern alone would let words start with what is neither a letter nor a digit, as a half.
+    # In the pattern, [^\W\d_] also matches numeric characters that are not digits, such as ½.
     return [word.removesuffix("'s") for word in _WORD.findall(plain) if word[0].isalpha()]
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """Yield the Python files under a folder; files and folders in the order of their names."""
+    """Yield the Python files under a folder, in the order of their names."""
     try:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     except OSError:
@@ -104,10 +103,10 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _parse(path: Path) -> ast.Module | None:
-    """Return the syntax tree of a source file, or None if there is none to be had."""
+    """Return the syntax tree of a source file, or None if it cannot be parsed."""
     try:
         with warnings.catch_warnings():
-            # An invalid escape in somebody else's file is no concern of the reader's.
+            # The reader cannot mend an invalid escape in the standard library.
             warnings.simplefilter("ignore")
             return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -133,8 +132,8 @@ def _compiled_docstrings(name: str) -> Iterator[str]:
         return
     owners: list[object] = [module]
     for _, member in sorted(vars(module).items()):
-        # Constants carry their class's docstring, and what is written in Python may have been
-        # put there by the running program.
+        # Constants have the docstring of their class, and members written in Python may have been
+        # added by the running program.
         if inspect.isclass(member) or inspect.isbuiltin(member):
             owners.append(member)
             if inspect.isclass(member):

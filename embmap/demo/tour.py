@@ -1,7 +1,7 @@
-"""The demonstration itself: make an embedding, write it, open it, look around, and say the price.
+"""The demonstration itself: make an embedding, write it, open it and look words up.
 
-Each step prints the time it took and how much of the file the operating system had to map in for
-it, beside what reading the whole file costs.
+Each step prints its time and how much of the file the operating system mapped in for it. The last
+line gives both for reading the whole file.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ import embmap
 from embmap.demo.corpus import documents
 from embmap.demo.training import Embedding, sliced, subword_rows, train
 
-__all__ = ["tour"]
+__all__ = ["SLICES", "SLICE_WORDS", "SUBWORDS", "tour"]
+
+SUBWORDS = "docstrings-subwords.fifu"
+SLICES, SLICE_WORDS = "docstrings-slices.dwe", "docstrings-slices.txt"
 
 _DIM = 100
 _EXPONENT = 14
-_SLICES, _SLICED_WORDS = 9, 3000
+_N_SLICES, _SLICED_WORDS = 9, 3000
 _PROBES = ("list", "socket", "thread")
 _UNKNOWN = "filesystems-like"
 
 
 class _Step(NamedTuple):
-    """One line of a table: what was done, what came out, seconds, bytes mapped in."""
+    """One row of a table: the step, its result, seconds, and bytes mapped in (None if unknown)."""
 
     what: str
     result: str
@@ -48,7 +51,7 @@ def tour(console: Console, folder: Path | None = None) -> None:
             tour(console, Path(temporary))
         return
     folder.mkdir(parents=True, exist_ok=True)
-    plain, subwords = folder / "docstrings.fifu", folder / "docstrings-subwords.fifu"
+    plain, subwords = folder / "docstrings.fifu", folder / SUBWORDS
     corpus = _read(console)
     embedding = _make(console, corpus, plain, subwords)
     for path in (plain, subwords):
@@ -57,13 +60,13 @@ def tour(console: Console, folder: Path | None = None) -> None:
     _show_other_formats(console, folder, embedding)
     _show_slices(console, folder, corpus, embedding)
     console.print(
-        "\n'touched' is what the system newly mapped in of the file for a step; it maps the pages "
-        "around the one that is asked for as well."
+        "\n'touched' is the part of the file that the system newly mapped in for a step. It also "
+        "maps pages around the one that is asked for."
     )
 
 
 def _read(console: Console) -> list[list[str]]:
-    """Return the docstrings."""
+    """Return the words of each docstring."""
     console.print(f"Reading the docstrings of Python {_python()}'s standard library ...")
     start = time.perf_counter()
     corpus = list(documents())
@@ -88,7 +91,7 @@ def _make(console: Console, corpus: list[list[str]], plain: Path, subwords: Path
     embmap.finalfusion.write(
         plain, embedding.words, embedding.vectors, norms=embedding.norms, metadata=metadata
     )
-    indexer = embmap.words.subwords.BucketIndexer(3, 6, _EXPONENT)
+    indexer = embmap.subwords.BucketIndexer(3, 6, _EXPONENT)
     buckets = subword_rows(
         embedding.words,
         embedding.vectors,
@@ -165,7 +168,7 @@ def _show(console: Console, path: Path, embedding: Embedding) -> None:
 
 
 def _show_other_formats(console: Console, folder: Path, embedding: Embedding) -> None:
-    """Write the embedding as CVC and EMBD, and print what a look-up costs and gives there."""
+    """Write the embedding as CVC and EMBD, and print the cost and the error of a look-up."""
     words, vectors = embedding.words, embedding.vectors
     probe = next((word for word in _PROBES if word in set(words)), words[0])
     expected = vectors[words.index(probe)]
@@ -181,7 +184,7 @@ def _show_other_formats(console: Console, folder: Path, embedding: Embedding) ->
 
     def show(path: Path, **options: Any) -> None:
         with embmap.open(path, **options) as opened:
-            opened.find([probe])  # what comes before the first look-up is no part of it
+            opened.find([probe])  # so that the look-up is measured without building an index
             start = time.perf_counter()
             vector = opened[probe]
             seconds = time.perf_counter() - start
@@ -206,19 +209,19 @@ def _show_other_formats(console: Console, folder: Path, embedding: Embedding) ->
 def _show_slices(
     console: Console, folder: Path, corpus: list[list[str]], embedding: Embedding
 ) -> None:
-    """Write how words are used across the library as DWE, and print how some of them move."""
+    """Write a DWE file of how words are used across the library, and print how some words move."""
     words = embedding.words[:_SLICED_WORDS]
     probes = [word for word in _PROBES if word in set(words)]
-    path, vocab = folder / "docstrings-slices.dwe", folder / "docstrings-slices.txt"
+    path, vocab = folder / SLICES, folder / SLICE_WORDS
     start = time.perf_counter()
-    steps = [step[: len(words)] for step in sliced(corpus, embedding, _SLICES)]
+    steps = [step[: len(words)] for step in sliced(corpus, embedding, _N_SLICES)]
     quantized, scale = embmap.dwe.quantize(steps, bits=8)
     embmap.dwe.write(path, quantized, scale=scale, layout="stream")
     vocab.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     seconds = time.perf_counter() - start
     console.print(
-        f"\n{path.name}: {_SLICES} overlapping slices of the docstrings in the order of their "
-        f"modules' names - no real time - for the {len(words)} most frequent words: "
+        f"\n{path.name}: the {len(words)} most frequent words in {_N_SLICES} overlapping slices of "
+        "the docstrings, in the order of the modules' names instead of time: "
         f"{_size(4 * quantized.size)} of float32 in {_size(path.stat().st_size)}, "
         f"written in {seconds:.1f} s"
     )
@@ -230,7 +233,7 @@ def _show_slices(
         "and in the last slice",
     )
     with cast(embmap.dwe.DweFile, embmap.open(path, vocab=vocab)) as opened:
-        opened.find(probes)  # what comes before the first look-up is no part of it
+        opened.find(probes)  # the first look-up also reads the words
         for word in probes:
             start = time.perf_counter()
             moved = opened[word]
@@ -247,7 +250,7 @@ def _show_slices(
 
 
 def nearest(opened: embmap.EmbeddingFile, word: str, n: int = 5) -> list[str]:
-    """Return the words whose vectors have the highest cosine with that of a word."""
+    """Return the words with the highest dot products with a word; rows have length 1."""
     query = opened[word]
     matrix, words = opened.vectors, opened.vocab
     if matrix is None or words is None:
@@ -263,7 +266,7 @@ def nearest(opened: embmap.EmbeddingFile, word: str, n: int = 5) -> list[str]:
 
 
 def _mapped_in(path: Path) -> int | None:
-    """Return how many bytes of a file are mapped into this process now; None where unknown."""
+    """Return how many bytes of a file are mapped into this process; None if it is unknown."""
     try:
         maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,9 +1,8 @@
 """Word embeddings by counting: windowed co-occurrence, PPMI and a truncated SVD.
 
-Written for the demonstration: numpy alone turns a few hundred thousand words into vectors within
-seconds. The same documents, parameters and seed give the same vectors on the same machine, and
-nothing here is larger than the co-occurrences of the corpus or a few matrices of the vectors'
-shape.
+Made for the demonstration: numpy turns a few hundred thousand words into vectors within seconds.
+The same documents, parameters and seed give the same vectors on the same machine. Memory holds the
+co-occurrences of the corpus and a few matrices of the vectors' shape.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ __all__ = ["Embedding", "SparseMatrix", "cooccurrences", "sliced", "subword_rows
 _SMOOTHING = 0.75
 _OVERSAMPLING = 20
 _POWER_ITERATIONS = 4
-# A ridge keeps n-grams that few words hold from fitting those words by heart, which would spoil
-# the vectors composed for other words. This one put words held back from the docstrings nearest
-# to where they belong; more steps change nothing there.
+# Without a ridge, n-grams that occur in few words would fit exactly these words, which spoils the
+# vectors composed for others. With this value, words held back from training came nearest to their
+# own vectors; more steps did not change that.
 _RIDGE = 4.0
 _LEAST_SQUARES_STEPS = 15
-# Bounds the memory of a product: a chunk of entries takes that many rows of the dense matrix.
+# Bounds the memory of a product: a chunk of entries copies as many rows of the dense matrix.
 _CHUNK_NNZ = 1 << 16
 
 
@@ -37,12 +36,12 @@ class Embedding:
     Attributes
     ----------
     words : list of str
-        The vocabulary, the most frequent word first, words as frequent in alphabetical order.
+        The vocabulary by falling frequency, then in alphabetical order.
     vectors : numpy.ndarray
-        Array of shape ``(len(words), dim)`` and dtype float32, the rows of length 1; the row of a
-        word that never has another word near it is zero.
+        Shape (n, dim), float32: rows of length 1. The row of a word that never has another word
+        near it is zero.
     norms : numpy.ndarray
-        Array of shape ``(len(words),)`` and dtype float32, the lengths before normalising.
+        Shape (n,), float32: the lengths before normalising.
     """
 
     words: list[str]
@@ -52,16 +51,9 @@ class Embedding:
 
 @dataclass(frozen=True)
 class SparseMatrix:
-    """A matrix that stores the entries that are not zero, sorted by row and then by column.
+    """A matrix that stores only the entries that are not zero, by rising row, then column.
 
-    Attributes
-    ----------
-    rows, columns : numpy.ndarray
-        Arrays of shape ``(nnz,)`` and dtype int64, where the entries are.
-    values : numpy.ndarray
-        Array of shape ``(nnz,)`` and dtype float64, what they are.
-    shape : tuple of int
-        The numbers of rows and columns.
+    `rows`, `columns` and `values` have one item for each entry.
     """
 
     rows: NDArray[np.int64]
@@ -93,7 +85,7 @@ class SparseMatrix:
             rows = self.rows[part]
             terms = self.values[part, None] * dense[self.columns[part]]
             starts = np.flatnonzero(np.diff(rows, prepend=-1))
-            # A row is in one group of a chunk, so no index repeats; it may go on in the next one.
+            # A row is one group of a chunk, so no index repeats. It may continue in the next chunk.
             product[rows[starts]] += np.add.reduceat(terms, starts, axis=0)
         return product
 
@@ -110,9 +102,9 @@ def train(
 
     Notes
     -----
-    A context is a word together with the side it is on, which puts words near each other that can
-    replace each other. The vectors are the left singular vectors of the PPMI matrix times the
-    singular values, so that the cosine of two of them approximates that of two rows of the matrix.
+    A context is a word together with its side, left or right. Words that can replace each other
+    therefore come near each other. The vectors are the left singular vectors of the PPMI matrix
+    times the singular values, so their cosines approximate the cosines of the rows of the matrix.
     """
     for name, value, least in (("dim", dim, 1), ("min_count", min_count, 1), ("seed", seed, 0)):
         if value < least:
@@ -129,7 +121,7 @@ def train(
     encoded = [[index[word] for word in document if word in index] for document in kept]
     vectors = _left_singular(_ppmi(cooccurrences(encoded, len(words), window)), dim, seed)
     norms = np.linalg.norm(vectors, axis=1)
-    # What is left of a row without contexts is rounding, which must not be blown up to length 1.
+    # A row without contexts holds only rounding errors, which must not be scaled to length 1.
     blank = norms <= 1e-9 * norms.max()
     norms[blank] = 0
     vectors /= np.where(blank, np.inf, norms)[:, None]
@@ -139,7 +131,7 @@ def train(
 def sliced(
     documents: Sequence[Sequence[str]], embedding: Embedding, n_slices: int, *, window: int = 3
 ) -> Iterator[NDArray[np.float32]]:
-    """Compute how words are used in slices of a corpus, in the space of the whole of it."""
+    """Yield the vectors of words in overlapping slices of a corpus, in the space of `embedding`."""
     if not 1 <= n_slices <= len(documents):
         raise ValueError(f"{len(documents)} documents cannot be {n_slices} slices")
     index = {word: row for row, word in enumerate(embedding.words)}
@@ -147,7 +139,7 @@ def sliced(
     whole = embedding.vectors.astype(np.float64) * embedding.norms[:, None]
     squares = (whole**2).sum(axis=0)
     matrix = _ppmi(cooccurrences(encoded, len(index), window))
-    # Rows of the matrix times these are the vectors, whichever part of the corpus they are from.
+    # Rows of a PPMI matrix of any part of the corpus, times these contexts, are vectors.
     contexts = matrix.transposed().times(whole) / np.where(squares > 0, squares, 1)
     bounds = np.linspace(0, len(encoded), n_slices + 2).astype(int)
     for start, stop in zip(bounds[:-2], bounds[2:], strict=True):
@@ -161,7 +153,7 @@ def sliced(
 
 
 def cooccurrences(documents: Sequence[Sequence[int]], n_words: int, window: int) -> SparseMatrix:
-    """Count how often words stand near each other, the nearer the more."""
+    """Count how often words are near each other; the nearer they are, the more it counts."""
     if window < 1:
         raise ValueError(f"window must be at least 1, not {window}")
     shape = (n_words, 2 * n_words)
@@ -183,14 +175,17 @@ def subword_rows(
     rows_of: Callable[[str], Sequence[int]],
     n_rows: int,
 ) -> NDArray[np.float32]:
-    """Compute subword vectors whose sum over the n-grams of a word is near the word's vector."""
+    """Compute vectors of n-grams whose sum over a word is near the vector of the word.
+
+    Returns (n_rows, dim) float32; `rows_of` gives the rows of the n-grams of a word.
+    """
     if len(words) != len(vectors):
         raise ValueError(f"{len(words)} words, but {len(vectors)} vectors")
     rows = [list(rows_of(word)) for word in words]
     columns = np.fromiter(chain.from_iterable(rows), np.int64)
     if len(columns) and not 0 <= columns.min() <= columns.max() < n_rows:
         raise ValueError(f"rows from {columns.min()} to {columns.max()}, but there are {n_rows}")
-    # Only the rows in use take part: a table may have millions of buckets.
+    # Only the rows in use: a table may have millions of buckets.
     used, compact = np.unique(columns, return_inverse=True)
     holders = np.repeat(np.arange(len(words)), [len(of_word) for of_word in rows])
     keys = holders * len(used) + compact
@@ -204,7 +199,7 @@ def subword_rows(
 def _ppmi(counts: SparseMatrix) -> SparseMatrix:
     """Return the positive pointwise mutual information of words and contexts."""
     of_rows = np.bincount(counts.rows, counts.values, counts.shape[0])
-    # Smoothing the distribution of the contexts takes weight from the rare ones.
+    # Smoothing the distribution of the contexts takes weight from rare contexts.
     of_columns = np.bincount(counts.columns, counts.values, counts.shape[1]) ** _SMOOTHING
     expected = of_rows[counts.rows] * of_columns[counts.columns] / max(of_columns.sum(), 1)
     values = np.log(counts.values / expected)
@@ -219,12 +214,12 @@ def _left_singular(matrix: SparseMatrix, dim: int, seed: int) -> NDArray[np.floa
     start = np.random.default_rng(seed).standard_normal((matrix.shape[1], width))
     basis, _ = np.linalg.qr(matrix.times(start))
     for _ in range(_POWER_ITERATIONS):
-        # Without the decomposition in between, all columns would turn to the first direction.
+        # Without a decomposition in each step, all columns would turn to the first direction.
         other, _ = np.linalg.qr(transposed.times(basis))
         basis, _ = np.linalg.qr(matrix.times(other))
     _, values, left = np.linalg.svd(transposed.times(basis), full_matrices=False)
     scaled: NDArray[np.float64] = basis @ (left[:dim].T * values[:dim])
-    # A singular vector is as good as its negative; the seed shall not decide between them.
+    # The sign of a singular vector is arbitrary; this makes it independent of the seed.
     largest = np.abs(scaled).argmax(axis=0)
     scaled *= np.where(scaled[largest, np.arange(dim)] < 0, -1.0, 1.0)
     return scaled
@@ -232,7 +227,7 @@ def _left_singular(matrix: SparseMatrix, dim: int, seed: int) -> NDArray[np.floa
 
 def _ridge_regression(matrix: SparseMatrix, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the X that minimises ``|matrix X - wanted|^2 + ridge |X|^2``."""
-    # Conjugate gradients: every column of X is a problem of its own, they share the products.
+    # Conjugate gradients: each column of X is a separate problem; all share the products.
     transposed = matrix.transposed()
     solution = np.zeros((matrix.shape[1], wanted.shape[1]))
     residual = transposed.times(wanted)

@@ -12,10 +12,10 @@ import embmap
 pytest.importorskip("psutil", reason="psutil is not installed")
 pytest.importorskip("typer", reason="typer is not installed")
 
-from embmap.bench.advice import advice, bytes_in_words, seconds_in_words
-from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, usage
-from embmap.bench.runner import AT_ONCE, COLD, WARM, Measurement, Result, measure
-from embmap.bench.workloads import STRATEGIES, WORKLOADS, Opened, Settings, sample
+from embmap.bench.advice import advise, format_nbytes, format_seconds
+from embmap.bench.probes import Usage, drop_from_cache, fraction_cached, read_through, read_usage
+from embmap.bench.runner import COLD, WARM, Measurement, Result, measure
+from embmap.bench.workloads import AT_ONCE, STRATEGIES, WORKLOADS, Opened, Settings, draw_sample
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def written(folder, format):
 def test_every_format_is_measured_in_every_way(tmp_path, format):
     path, options = written(tmp_path, format)
     steps = []
-    settings = Settings(path, 0.002, options, processes=2)
+    settings = Settings(path=path, seconds=0.002, options=options, processes=2)
     result = measure(settings, lambda *step: steps.append(step))
     for temperature in (WARM, COLD) if result.cold else (WARM,):
         for strategy in STRATEGIES:
@@ -57,7 +57,7 @@ def test_every_format_is_measured_in_every_way(tmp_path, format):
     assert result.about["format"] == format
     assert steps[-1][1] == steps[-1][2]
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
-    assert advice(result)[0].endswith(".")
+    assert advise(result)[0].endswith(".")
 
 
 def test_the_command_prints_json_and_writes_a_page(tmp_path, capsys):
@@ -87,25 +87,25 @@ def test_the_command_prints_json_and_writes_a_page(tmp_path, capsys):
 def test_files_without_vectors_are_refused(tmp_path):
     path = embmap.cvc.write_columns(tmp_path / "a.cvc", {"a": VECTORS, "b": VECTORS})
     with pytest.raises(ValueError, match="name a column"):
-        sample(Settings(path))
-    assert sample(Settings(path, column="b")).n_rows == 500
+        draw_sample(Settings(path=path))
+    assert draw_sample(Settings(path=path, column="b")).n_rows == 500
     with pytest.raises(ValueError, match="no column"):
-        sample(Settings(path, column="c"))
+        draw_sample(Settings(path=path, column="c"))
     empty = embmap.cvc.write(tmp_path / "b.cvc", np.empty((0, 3), np.float32))
     with pytest.raises(ValueError, match="no vectors"):
-        sample(Settings(empty))
+        draw_sample(Settings(path=empty))
 
 
 def test_what_is_asked_for_is_the_same_every_time(tmp_path):
     path, _ = written(tmp_path, "finalfusion")
-    first, again = sample(Settings(path)), sample(Settings(path))
+    first, again = draw_sample(Settings(path=path)), draw_sample(Settings(path=path))
     assert np.array_equal(first.rows, again.rows)
     assert first.stream == again.stream
     assert first.rows.max() < 500
     # By Zipf's law the first word comes about as often as all from the tenth to the thirtieth.
     counts = [first.stream.count(word) for word in WORDS]
     assert counts[0] > 5 * counts[9] > 0
-    with Opened(Settings(path), STRATEGIES[0]) as opened:
+    with Opened(Settings(path=path), STRATEGIES[0]) as opened:
         assert np.array_equal(opened.look_up("word7"), VECTORS[7])
 
 
@@ -124,12 +124,12 @@ def test_dropped_pages_are_noticed(tmp_path):
 
 
 def test_memory_that_is_written_is_counted():
-    before = usage()
+    before = read_usage()
     if before.own is None:
         pytest.skip("this system does not tell what a process has written")
     with mmap.mmap(-1, 8 << 20) as block:  # new pages, whatever the allocator has lying around
         block.write(bytes([1]) * len(block))
-        spent = usage().since(before)
+        spent = read_usage().since(before)
         assert spent.own >= 0.9 * len(block)
     assert Usage(1, None, 3, 4, 5, 6).since(Usage(0, 1, 1, 1, 1, 1)) == (1, None, 2, 3, 4, 5)
 
@@ -154,15 +154,15 @@ def result(**medians):
         rate = n / seconds
         measurements.append(
             Measurement(
-                names[strategy],
-                names[workload],
-                temperature,
-                99,
-                n,
-                seconds,
-                seconds,
-                rate,
-                nothing,
+                strategy=names[strategy],
+                workload=names[workload],
+                temperature=temperature,
+                n_pieces=99,
+                n_vectors=n,
+                median=seconds,
+                p99=seconds,
+                vectors_per_second=rate,
+                usage=nothing,
             )
         )
     return Result(tuple(measurements), True, {"shape": [100_000, 8]}, ())
@@ -179,7 +179,7 @@ def test_advice_follows_the_figures():
         "all__open__warm": 0.4,
         "reads__rows__warm": 3e-6,
     }
-    verdict, *reasons = advice(result(**figures))
+    verdict, *reasons = advise(result(**figures))
     assert verdict == (
         "Map this file: the first vector comes 1000 times sooner. Read everything only if one "
         "process will touch more than 50 % of its rows at random or look up more than 800,000 "
@@ -187,21 +187,21 @@ def test_advice_follows_the_figures():
     )
     assert any("Positional reads are 3.0 times slower" in reason for reason in reasons)
     cheap = {**figures, "map__batch__cold": 0.01, "all__rows__warm": 1e-6}
-    assert advice(result(**cheap))[0].endswith("does not pay within 10 look-ups of a row.")
+    assert advise(result(**cheap))[0].endswith("does not pay within 10 look-ups of a row.")
     small = {**figures, "all__first__cold": 1e-3, "all__open__warm": 1e-3}
-    assert advice(result(**small))[0].startswith("Read everything: it costs no more")
+    assert advise(result(**small))[0].startswith("Read everything: it costs no more")
     small["all__rows__warm"] = 1e-6
-    assert advice(result(**small))[0].startswith("Either will do")
+    assert advise(result(**small))[0].startswith("Either will do")
 
 
 def test_figures_are_told_with_three_digits():
-    assert [seconds_in_words(x) for x in (2, 0.0123, 4.56e-6, 7e-8)] == [
+    assert [format_seconds(x) for x in (2, 0.0123, 4.56e-6, 7e-8)] == [
         "2 s",
         "12.3 ms",
         "4.56 µs",
         "70 ns",
     ]
-    assert [bytes_in_words(x) for x in (12, 3456, 7.5e6, 1.2e9)] == [
+    assert [format_nbytes(x) for x in (12, 3456, 7.5e6, 1.2e9)] == [
         "12 B",
         "3.46 kB",
         "7.5 MB",

@@ -93,7 +93,7 @@ class CvcFile(EmbeddingFile):
         self._check_open()
         return dict(self._offsets.metadata)
 
-    def section(self, **match: Any) -> npt.NDArray[np.int64]:
+    def section(self, /, **match: Any) -> npt.NDArray[np.int64]:
         """Return the rows of every section whose metadata match.
 
         Parameters

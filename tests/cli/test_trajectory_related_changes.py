@@ -79,12 +79,12 @@ def test_neighbours_and_changes_are_listed(command, dynamic):
         command("related", path, "moving", "-t", "0", "-n", "2", "--vocab", vocab, "--json")[1]
     )
     assert found == [
-        {"row": 1, "word": "left", "similarity": 2.5},
-        {"row": 2, "word": "right", "similarity": 0.0},
+        {"row": 1, "word": "left", "dot": 2.5},
+        {"row": 2, "word": "right", "dot": 0.0},
     ]
     lines = command("changes", path, "0", "-n", "3")[1].splitlines()
     assert [line.split() for line in lines] == [
-        ["word", "row", "change"],
+        ["word", "row", "change", "of", "the", "dot", "product"],
         ["3", "3", "7.5000"],
         ["2", "2", "2.5000"],
         ["1", "1", "-2.5000"],

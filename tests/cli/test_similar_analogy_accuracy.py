@@ -85,7 +85,7 @@ def test_accuracy_counts_by_section_and_skips_unknown_words(command, path, tmp_p
     questions.write_text("man king\n")
     status, _, err = command("accuracy", path, questions)
     assert status == 2
-    assert "line 1: 2 words, not 4" in err
+    assert "line 1: a question has 4 words, not 2" in err
     questions.write_bytes(b"\xff\xff")
     assert command("accuracy", path, questions)[0] == 2
     questions.write_text("")

@@ -1,109 +1,110 @@
-"""Commands that compare words: the nearest ones, analogies, and how many analogies hold."""
+"""``embmap similar``, ``analogy`` and ``accuracy``: the nearest words, and analogies."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 import embmap
 from embmap.cli.options import (
-    Backend,
     BackendOption,
+    CountOption,
     FileArgument,
     JsonOption,
     LayoutOption,
     VocabOption,
+    choose,
 )
-from embmap.cli.output import complain, print_json, print_rows
+from embmap.cli.printing import complain, print_json, print_neighbors, print_rows
+from embmap.search.similarity import Metric
 
-__all__ = ["app"]
+__all__ = ["accuracy", "analogy", "similar"]
 
-app = typer.Typer()
-
-NOption = Annotated[int, typer.Option("--n", "-n", min=0, help="How many words.")]
 WordArgument = Annotated[str, typer.Argument(metavar="WORD", help="A word.")]
 _AT_ONCE = 4096  # questions answered together
+_COUNTS = ("questions", "skipped", "correct")
 
 
-class MetricChoice(StrEnum):
-    """What "near" means."""
-
-    COSINE = "cosine"
-    DOT = "dot"
-    EUCLIDEAN = "euclidean"
-
-
-@app.command()
 def similar(
     file: FileArgument,
     word: WordArgument,
-    n: NOption = 10,
-    metric: Annotated[MetricChoice, typer.Option(help="What near means.")] = MetricChoice.COSINE,
+    n: CountOption = 10,
+    metric: Annotated[
+        Metric, choose(get_args(Metric), "What to order words by; euclidean is the distance.")
+    ] = "cosine",
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Use FILE.usearch; see f.build_ann.")
+        bool,
+        typer.Option(
+            "--approximate", help="Use the index FILE.usearch, which f.build_ann() writes."
+        ),
     ] = False,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
-    backend: BackendOption = Backend.MMAP,
+    backend: BackendOption = "mmap",
 ) -> None:
     """List the words nearest to a word."""
-    with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
+    with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         _check_words(opened, [word])
-        found = opened.most_similar(word, n, metric.value, approximate=approximate)
-    _print_neighbors(found, as_json, metric)
+        found = opened.most_similar(word, n, metric, approximate=approximate)
+    if metric == "euclidean":  # the score is minus the distance
+        print_neighbors(found, as_json, "distance", sign=-1)
+    else:
+        print_neighbors(found, as_json, metric)
 
 
-@app.command()
 def analogy(
     file: FileArgument,
-    a: Annotated[str, typer.Argument(metavar="A", help="As this word ...")],
-    b: Annotated[str, typer.Argument(metavar="B", help="... is to this one,")],
-    c: Annotated[str, typer.Argument(metavar="C", help="so is this one to those listed.")],
-    n: NOption = 10,
+    a: Annotated[str, typer.Argument(metavar="A", help="As this word")],
+    b: Annotated[str, typer.Argument(metavar="B", help="is to this word,")],
+    c: Annotated[str, typer.Argument(metavar="C", help="so is this word to the words listed.")],
+    n: CountOption = 10,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
-    backend: BackendOption = Backend.MMAP,
+    backend: BackendOption = "mmap",
 ) -> None:
     """List the words that are to C as B is to A."""
-    with embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened:
+    with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         _check_words(opened, [a, b, c])
         found = opened.analogy(a, b, c, n)
-    _print_neighbors(found, as_json, MetricChoice.COSINE)
+    print_neighbors(found, as_json, "cosine")
 
 
-@app.command()
 def accuracy(
     file: FileArgument,
     questions: Annotated[
         Path,
         typer.Argument(
             metavar="QUESTIONS",
-            help="Analogies as word2vec's questions-words.txt has them: four words a line, and "
-            "before each section a line with a colon and its name.",
+            help="A text file of analogies like word2vec's questions-words.txt: four words a line; "
+            "a line ': NAME' starts a section.",
         ),
     ],
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Ask for the words in lower case.")
+        bool, typer.Option("--lowercase", help="Convert the questions to lower case.")
     ] = False,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
-    backend: BackendOption = Backend.MMAP,
+    backend: BackendOption = "mmap",
 ) -> None:
-    """Count the analogies whose fourth word is the nearest; skip those with unknown words."""
+    """Count the analogies that hold.
+
+    An analogy holds if the fourth word is the nearest answer to the first three. Analogies with
+    unknown words are skipped.
+    """
     asked = list(_read_questions(questions, lowercase))
     sections: dict[str, dict[str, Any]] = {}
     with (
-        embmap.open(file, layout=layout, backend=backend.value, vocab=vocab) as opened,
+        embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened,
         embmap.progress_bar() as step,
     ):
+        if opened.vocab is None:
+            raise ValueError(f"{file} contains no words; give --vocab")
         for first in range(0, len(asked), _AT_ONCE):
             _answer(opened, asked[first : first + _AT_ONCE], sections)
             if step is not None:
@@ -116,29 +117,27 @@ def accuracy(
     if as_json:
         print_json({"sections": results, "total": total})
         return
-    rows = [_as_row(str(counts["section"]), counts) for counts in results]
+    rows = [_format_counts(str(counts["section"]), counts) for counts in results]
     print_rows(
-        ("section", "accuracy", "correct", "asked", "skipped"), [*rows, _as_row("total", total)]
+        ("section", "accuracy", "correct", "asked", "skipped"),
+        [*rows, _format_counts("total", total)],
     )
 
 
-_COUNTS = ("questions", "skipped", "correct")
-
-
 def _read_questions(path: Path, lowercase: bool) -> Iterator[tuple[str, list[str]]]:
-    """Return the questions of a file, each with the name of its section."""
+    """Yield the name of the section and the four words of each question."""
     section = ""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{path} is not UTF-8: {error}") from None
+        raise ValueError(f"{path}, byte {error.start}: not UTF-8") from None
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith(":"):
             section = line[1:].strip()
             continue
         words = line.lower().split() if lowercase else line.split()
         if words and len(words) != 4:
-            raise typer.BadParameter(f"{path}, line {number}: {len(words)} words, not 4")
+            raise ValueError(f"{path}, line {number}: a question has 4 words, not {len(words)}")
         if words:
             yield section, words
 
@@ -165,32 +164,18 @@ def _answer(
         counts["correct"] += bool(answer) and answer[0].row == expected
 
 
-def _as_row(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
+def _format_counts(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
     share = "" if counts["accuracy"] is None else f"{100 * counts['accuracy']:.2f} %"
     n_asked = counts["questions"] - counts["skipped"]
     return (name, share, *(str(value) for value in (counts["correct"], n_asked, counts["skipped"])))
 
 
 def _check_words(opened: embmap.EmbeddingFile, words: list[str]) -> None:
-    """Complain about words without a vector and end with status 1."""
+    """Exit with status 1 and a message if some words have no vector."""
     if opened.vocab is None and opened.vectors is not None:
-        raise typer.BadParameter(f"{opened.format} files carry no words; give --vocab")
+        raise ValueError(f"{opened.format} files contain no words; give --vocab")
     unknown = [word for word in words if opened.get(word) is None]
     for word in unknown:
         complain(f"{opened.path}: no vector for {word!r}")
     if unknown:
         raise typer.Exit(1)
-
-
-def _print_neighbors(found: list[embmap.Neighbor], as_json: bool, metric: MetricChoice) -> None:
-    sign, name = (-1, "distance") if metric is MetricChoice.EUCLIDEAN else (1, metric.value)
-    if as_json:
-        print_json(
-            [
-                {"row": row, "word": word, name: sign * score if math.isfinite(score) else None}
-                for row, word, score in found
-            ]
-        )
-        return
-    rows = [(str(word), str(row), f"{sign * score:.4f}") for row, word, score in found]
-    print_rows(("word", "row", name), rows)

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, one line for an error."""
+"""Output of the commands: tables for people, JSON for programs, one line for an error."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+import embmap
 from embmap.io.atomic_write import replacing
 
 __all__ = [
-    "as_json",
-    "as_numbers",
-    "as_text",
     "complain",
-    "flat",
+    "dump_json",
+    "flatten",
+    "format_value",
     "make_console",
+    "open_text",
     "print_json",
+    "print_neighbors",
     "print_rows",
-    "text_output",
+    "replace_non_finite",
 ]
 
 _SHOWN = 6  # parts named by info; ls lists all
+_HEADINGS = {"dot": "dot product", "change": "change of the dot product"}
 
 
 def print_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table: fitted to a terminal, whole and aligned where there is none."""
+    """Print a table: fitted to a terminal, or in aligned lines of any length."""
     console = make_console()
     if console.is_terminal:
         columns = [Column(name, overflow="fold") for name in names or ("", "")]
@@ -49,6 +52,23 @@ def print_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
+def print_neighbors(found: list[embmap.Neighbor], as_json: bool, score: str, sign: int = 1) -> None:
+    """Print words with their rows and `sign` times their scores, which are named `score`."""
+    if as_json:
+        print_json(
+            [
+                {"row": row, "word": word, score: replace_non_finite([sign * value])[0]}
+                for row, word, value in found
+            ]
+        )
+        return
+    rows = [
+        (str(row) if word is None else word, str(row), f"{sign * value:.4f}")
+        for row, word, value in found
+    ]
+    print_rows(("word", "row", _HEADINGS.get(score, score)), rows)
+
+
 def make_console() -> Console:
     """Return a console that prints text as it is."""
     return Console(highlight=False, markup=False, emoji=False)
@@ -56,34 +76,34 @@ def make_console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(as_json(value, indent=2))
+    typer.echo(dump_json(value, indent=2))
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, with escapes where stdout cannot print every character."""
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, with escapes if stdout cannot print every character."""
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", allow_nan=False)
 
 
-def as_numbers(vector: Any) -> list[float | None]:
-    """Return a vector's numbers for JSON."""
-    return [x if math.isfinite(x) else None for x in vector.tolist()]
+def replace_non_finite(numbers: list[float]) -> list[float | None]:
+    """Return numbers for JSON, with None for NaN and infinities."""
+    return [x if math.isfinite(x) else None for x in numbers]
 
 
-def flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return facts as lines of a table."""
+def flatten(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Return nested facts as pairs of a dotted name and a text."""
     for name, value in facts.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             names = [str(item.get("name", item)) for item in value[:_SHOWN]]
             more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
             yield prefix + name, ", ".join(names) + more
         elif value is not None:
-            yield prefix + name, as_text(value)
+            yield prefix + name, format_value(value)
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as people write it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -93,8 +113,8 @@ def as_text(value: Any) -> str:
 
 
 @contextmanager
-def text_output(output: Path | None) -> Iterator[TextIO]:
-    """Open what text is written to."""
+def open_text(output: Path | None) -> Iterator[TextIO]:
+    """Open a file for UTF-8 text, or stdout if there is no path."""
     if output is None:
         yield sys.stdout
     else:

@@ -7,7 +7,7 @@ def test_the_demonstration_can_be_served(command, monkeypatch, tmp_path):
     made, served = [], []
     monkeypatch.setattr("embmap.demo.tour.tour", lambda console, folder: made.append(folder))
     monkeypatch.setattr(
-        "embmap.cli.files.serve_files", lambda files, **options: served.append((files, options))
+        "embmap.cli.demo_tour.serve", lambda files, **options: served.append((files, options))
     )
     assert "--serve" in command("demo", "--folder", tmp_path)[1]
     assert (made, served) == ([tmp_path], [])
