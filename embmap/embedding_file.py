@@ -177,7 +177,7 @@ class EmbeddingFile(ABC):
 
     def __contains__(self, word: object) -> bool:
         """Whether a word is in the vocabulary; words composed from subwords are not."""
-        return isinstance(word, str) and self._words.find_row(word) >= 0
+        return isinstance(word, str) and self._words.finder.find_row(word) >= 0
 
     def __iter__(self) -> Iterator[str]:
         """Return the words in order."""
@@ -209,7 +209,7 @@ class EmbeddingFile(ABC):
             For a row that does not exist.
         """
         if type(key) is str:
-            row = self._words.find_row(key)
+            row = self._words.finder.find_row(key)
             if row >= 0:
                 return self._rows[row]
             return self._unknown_word(key)
@@ -519,8 +519,8 @@ class EmbeddingFile(ABC):
             "shape": list(self.shape),
             "dtype": None if self._matrix is None else str(self.dtype),
             "n_words": None if words is None else len(words),
-            "index": None if words is None else words.index_state(),
-            "index_file": None if words is None else words.source.existing_path(),
+            "index": None if words is None else words.finder.state,
+            "index_file": None if words is None else words.finder.source.existing_path(),
             "metadata": self._described_metadata(),
         }
 
@@ -555,7 +555,7 @@ class EmbeddingFile(ABC):
         try:
             self.check_index()
         except StaleIndexError as error:
-            tell = report.error if self._words.source.required else report.warning
+            tell = report.error if self._words.finder.source.required else report.warning
             tell(str(error))
         self._verify_data(report, progress)
         return report
@@ -573,9 +573,10 @@ class EmbeddingFile(ABC):
             When it does not hold.
         """
         self._check_open()
-        if self._words.source.required:  # else the words would do without a table that is missing
+        source = self._words.finder.source
+        if source.required:  # else the words would do without a table that is missing
             self._indexed_vocabularies()
-        self._words.source.check_all()
+        source.check_all()
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         """Return what an index file covers, in the order of its tables."""
@@ -626,12 +627,12 @@ class EmbeddingFile(ABC):
                 step = None
                 if progress is not None:
                     step = named(progress, f"hashing {words.records.noun}s")
-                tables.append(words.build(step))
+                tables.append(words.finder.build(step))
                 yield tables[-1]
 
         written = write_index(target, file, build())
         for words, table in zip(vocabularies, tables, strict=True):
-            words.adopt(table)
+            words.finder.adopt(table)
         return written
 
     def prefetch(self, rows: npt.ArrayLike | None = None) -> None:

@@ -48,7 +48,7 @@ class IndexFolder:
         with opened("auto") as file:
             if not file.vocab:
                 return None
-            beside = file.vocab.source.existing_path()
+            beside = file.vocab.finder.source.existing_path()
         self._folder.mkdir(parents=True, exist_ok=True)
         with _locked(self._folder / "lock"):
             if not path.exists():
@@ -67,7 +67,7 @@ class IndexFolder:
         try:
             with opened("require", "read") as file:
                 file.find(("",))  # in the words that the index has to be about
-                cast(Vocabulary, file.vocab).source.copy_to(copy)
+                cast(Vocabulary, file.vocab).finder.source.copy_to(copy)
             with opened(str(copy)) as file:
                 file.check_index()
             copy.replace(path)

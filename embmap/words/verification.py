@@ -22,7 +22,9 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
     noun, n = words.records.noun, len(words)
     report.checked.append(f"{noun}s")
     try:
-        index = words.build(None if progress is None else named(progress, f"hashing {noun}s"))
+        index = words.finder.build(
+            None if progress is None else named(progress, f"hashing {noun}s")
+        )
     except FormatError as error:
         report.error(str(error), error.offset)
         return

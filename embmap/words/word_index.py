@@ -38,11 +38,10 @@ class WordIndex:
     Attributes
     ----------
     confirm : callable or None
-        What ``find`` answers with for a word that is not there: ``confirm(word)``, or -1.
+        If set, ``find`` answers ``confirm(index, word)`` for a word that it does not find, not -1.
     """
 
     __slots__ = (
-        "__weakref__",
         "_fetch",
         "_file",
         "_mask",
@@ -66,7 +65,7 @@ class WordIndex:
         mask: int,
     ) -> None:
         self.records = records
-        self.confirm: Callable[[str], int] | None = None
+        self.confirm: Callable[[Any, str], int] | None = None
         self.starts = starts
         self.slots = slots
         self._mask = mask
@@ -139,7 +138,7 @@ class WordIndex:
                 row = slots[slot]
         except IndexError:  # a damaged index names a row that does not exist
             pass
-        return -1 if self.confirm is None else self.confirm(word)
+        return -1 if self.confirm is None else self.confirm(self, word)
 
     def _prefix(self, length: int) -> bytes:
         """Return the length before a word; one that no record can have becomes another."""
