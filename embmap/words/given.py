@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
-from embmap.errors import StaleIndexError
+from embmap.errors import FormatError, StaleIndexError
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Backend, BytesFile, ByteSource
 from embmap.words.beside import check_words
@@ -15,9 +16,23 @@ from embmap.words.index_source import IndexChoice, IndexSource
 from embmap.words.records import Records
 from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["Words", "vocabulary_of", "words_of"]
+__all__ = ["Words", "read_words", "vocabulary_of", "words_of"]
 
 Words = str | os.PathLike[str] | Sequence[str]
+
+
+def read_words(path: str | os.PathLike[str]) -> list[str]:
+    """Return the lines of a text file as words, empty ones included.
+
+    A UTF-8 mark at the start and CR LF line ends are accepted. FormatError is raised at bytes that
+    are not UTF-8.
+    """
+    try:
+        text = Path(os.fsdecode(path)).read_bytes().decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8: {error.reason}", path=path, offset=error.start) from None
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.removesuffix("\r") for line in lines]
 
 
 def words_of(
