@@ -147,7 +147,7 @@ class RowFinder:
             self.find_row = index.find  # type: ignore[method-assign]
 
     def _any_index(self) -> WordIndex:
-        """Return the index, building it in memory if there is none."""
+        """Return the index; if there is no index yet, build one in memory."""
         with self._lock:
             index = self._current_index()
             if index is None:

@@ -89,24 +89,24 @@ class Vocabulary(Sequence[str]):
         return isinstance(word, str) and self.find_row(word) >= 0
 
     def index(self, word: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the row of a word.
+        """Return the first row of a word.
 
         Parameters
         ----------
         word : str
             The word.
         start, stop : int, optional
-            Only rows in this range count.
+            The range of rows that are searched.
 
         Returns
         -------
         int
-            Its first row.
+            The row.
 
         Raises
         ------
         ValueError
-            When it is not there.
+            If the word is not in these rows.
         """
         row = self.find_row(word) if isinstance(word, str) else -1
         if row < 0 or row not in range(*slice(start, stop).indices(len(self))):
@@ -124,12 +124,12 @@ class Vocabulary(Sequence[str]):
         Returns
         -------
         int
-            1 or 0; a repeated word counts once, as only its first row is ever found.
+            1 or 0. A repeated word counts once, because only its first row can be found.
         """
         return int(word in self)
 
     def find_row(self, word: str) -> int:
-        """Return the row of one word.
+        """Return the first row of a word, or -1.
 
         Parameters
         ----------
@@ -139,17 +139,17 @@ class Vocabulary(Sequence[str]):
         Returns
         -------
         int
-            Its first row, or -1.
+            The row; -1 if the word is not in the vocabulary.
 
         Raises
         ------
         FormatError
-            When the vocabulary is damaged.
+            If the vocabulary is damaged.
         """
         return self.finder.find_row(word)
 
     def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
-        """Return the rows of words.
+        """Return the first rows of words.
 
         Parameters
         ----------
@@ -159,32 +159,32 @@ class Vocabulary(Sequence[str]):
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64: their rows, -1 where absent.
+            Shape (n,), int64: the rows, -1 for words that are not in the vocabulary.
 
         Raises
         ------
         FormatError
-            When the vocabulary is damaged.
+            If the vocabulary is damaged.
         """
         return self.finder.find(words)
 
     def words(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """Return the words of a range of rows.
+        """Yield the words of a range of rows.
 
         Parameters
         ----------
         start, stop : int, optional
-            The range.
+            The range of rows.
 
         Yields
         ------
         str
-            A word.
+            Each word.
 
         Raises
         ------
         FormatError
-            At a word that is not UTF-8.
+            If a word is not UTF-8.
         """
         for row, data in self.encoded(start, stop):
             try:
@@ -201,16 +201,16 @@ class Vocabulary(Sequence[str]):
         Parameters
         ----------
         row : int
-            Its row.
+            The row of the word.
         error : UnicodeDecodeError
-            What decoding it said.
+            The error that decoding the word raised.
         starts : numpy.ndarray, optional
             Where the records start, for a caller that does not trust the index.
 
         Returns
         -------
         FormatError
-            With the offset of the wrong byte.
+            The error, with the offset of the wrong byte.
         """
         records = self.records
         starts = self.starts if starts is None else starts
@@ -224,21 +224,21 @@ class Vocabulary(Sequence[str]):
         *,
         starts: npt.NDArray[Any] | None = None,
     ) -> Iterator[tuple[int, bytes]]:
-        """Return the bytes of the words of a range of rows.
+        """Yield the rows of a range with the bytes of their words.
 
         Parameters
         ----------
         start, stop : int, optional
-            The range.
+            The range of rows.
         starts : numpy.ndarray, optional
             Where the records start, for a caller that does not trust the index.
 
         Yields
         ------
         row : int
-            A row.
+            The row.
         data : bytes
-            The bytes of its word.
+            The UTF-8 bytes of its word.
         """
         records = self.records
         start, stop, _ = slice(start, stop).indices(records.n)
@@ -255,7 +255,7 @@ class Vocabulary(Sequence[str]):
                 self.file.check_whole()
             fetch, base = self.file.fetch, 0
             if not self.file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
-                # One read for the block where a fetch would be a system call.
+                # Each fetch would be a system call: one read for the block costs less.
                 base = int(bounds[0])
                 fetch = self.file.read(base, min(int(bounds[-1]), records.limit) - base)
             for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
@@ -263,29 +263,29 @@ class Vocabulary(Sequence[str]):
 
     @property
     def path(self) -> Path | None:
-        """The file the words are in; None for words in memory."""
+        """The path of the file that contains the words; None for words in memory."""
         return self.file.path
 
     @property
     def starts(self) -> npt.NDArray[Any]:
         """Where each record starts, from the first one's offset: shape (n + 1,), uint32 or uint64.
 
-        Comes with the index, or from a scan of the vocabulary the first time.
+        Taken from the index file, or from a scan of the words at the first use.
         """
         return self.finder.starts
 
     def suffixes(self, rows: npt.NDArray[np.int64]) -> list[int]:
-        """Return what follows the words in their records.
+        """Return the numbers that follow words in their records.
 
         Parameters
         ----------
         rows : numpy.ndarray
-            Shape (n,), int64: which records.
+            Shape (n,), int64: the rows of the words.
 
         Returns
         -------
         list of int
-            The bytes after each word as a little-endian number.
+            The bytes after each word, read as a little-endian number.
         """
         fetch, nbytes = self.file.fetch, self.records.suffix
         found = []
