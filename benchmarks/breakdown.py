@@ -88,7 +88,7 @@ def one(path: Path) -> None:
     with embmap.open(path, index="require") as file:
         words = random.Random(1).sample(list(file.vocab), _BATCH)
         rows = file.find(words).tolist()
-        find_row, array = file.vocab.find_row, np.asarray(file.vectors)
+        find_row, array = file.vocab.finder.find_row, np.asarray(file.vectors)
         measure("  f[word], words at random", lambda: [file[word] for word in words], _BATCH)
         measure("    find the row", lambda: [find_row(word) for word in words], _BATCH)
         measure("    make the view", lambda: [array[row] for row in rows], _BATCH)
@@ -100,7 +100,7 @@ def build(path: Path) -> None:
     with embmap.open(path) as file:
         words = file.vocab
         starts = scan(words.file, words.records)
-        measure("  build it", words.build)
+        measure("  build it", words.finder.build)
         measure("    find where words start", lambda: scan(words.file, words.records))
         measure("    hash them", lambda: list(hash_words(words.file, words.records, starts)))
 

@@ -33,7 +33,9 @@ def words_to_rows(chunk):
 
 def test_build(benchmark, record, rounds, data, warmed):
     file = embmap.open(warmed(data.dense), index="memory")
-    index = benchmark.pedantic(file.vocab.build, rounds=rounds(9), warmup_rounds=rounds(2) - 1)
+    index = benchmark.pedantic(
+        file.vocab.finder.build, rounds=rounds(9), warmup_rounds=rounds(2) - 1
+    )
     record("index build", "embmap", nbytes_per_word=index.nbytes / data.n_words)
     words, rows = data.known(1000)
     assert np.array_equal(index.find_many(words), rows[: len(words)])

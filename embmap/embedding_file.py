@@ -137,7 +137,7 @@ class EmbeddingFile(Embeddings):
         return self.shape[0] if self._vocabulary is None else len(self._vocabulary)
 
     def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and self._words.find_row(word) >= 0
+        return isinstance(word, str) and self._words.finder.find_row(word) >= 0
 
     def __iter__(self) -> Iterator[str]:
         """Return the words in order."""
@@ -151,7 +151,7 @@ class EmbeddingFile(Embeddings):
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:
         # The hot path: a known word costs a type check, a look-up and a subscript.
         if type(key) is str:
-            row = self._words.find_row(key)
+            row = self._words.finder.find_row(key)
             return self._rows[row] if row >= 0 else self._compose_one(key)
         return super().__getitem__(key)
 
@@ -283,8 +283,8 @@ class EmbeddingFile(Embeddings):
             "shape": list(self.shape),
             "dtype": None if self._matrix is None else str(self.dtype),
             "n_words": None if words is None else len(words),
-            "index": None if words is None else words.index_state(),
-            "index_file": None if words is None else words.source.existing_path(),
+            "index": None if words is None else words.finder.state,
+            "index_file": None if words is None else words.finder.source.existing_path(),
             "metadata": self._described_metadata(),
         }
 
@@ -320,7 +320,7 @@ class EmbeddingFile(Embeddings):
         try:
             self.check_index()
         except StaleIndexError as error:
-            note = report.error if self._words.source.required else report.warning
+            note = report.error if self._words.finder.source.required else report.warning
             note(str(error))
         self._verify_data(report, progress)
         return report
@@ -339,9 +339,9 @@ class EmbeddingFile(Embeddings):
         """
         self._check_open()
         # A table that is missing counts only if the index is required: words are found without it.
-        if self._words.source.required:
+        if self._words.finder.source.required:
             self._indexed_vocabularies()
-        self._words.source.check_all()
+        self._words.finder.source.check_all()
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         """Return the vocabularies that an index file covers, in the order of its tables."""

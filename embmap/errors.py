@@ -1,8 +1,8 @@
-"""The errors embmap raises.
+"""The errors that embmap raises.
 
-Everything that can be wrong with the bytes of a file ends in one of these classes, so that a caller
-catches :class:`EmbmapError` and nothing else leaks out of a damaged file. A message says what is
-wrong, where, and what to do; the same facts are attributes. All of them survive pickling.
+A damaged file raises only these classes, so that it is enough to catch :class:`EmbmapError`. A
+message names the fault, its place, and what to do; the attributes contain the same facts. All
+errors can be pickled.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class EmbmapError(Exception):
     """Base class of every error that embmap raises about a file or a word."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what pickle needs; the constructors take keywords, which it cannot pass."""
+        """Return what pickle needs: it cannot pass the keywords of the constructors."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class FormatError(EmbmapError, ValueError):
-    """The bytes of a file are not what its format prescribes.
+    """The bytes of a file violate its format.
 
     Parameters
     ----------
     message : str
-        What is wrong and what to do about it.
+        The fault, and what to do about it.
     path : path-like, optional
-        The file.
+        The damaged file.
     format : str, optional
-        The format it was read as: "finalfusion", "dwe", "embd", "cvc".
+        The format that the file was read as: "finalfusion", "dwe", "embd", "cvc".
     offset : int, optional
-        Where in the file, in bytes from its start.
+        Position of the fault, in bytes from the start of the file.
     field : str, optional
-        The field of the format's text that holds the wrong value.
+        The field with the wrong value, as the description of the format names it.
     found, expected : object, optional
-        The value read and what was allowed instead.
+        The value in the file, and the values that are allowed.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class FormatError(EmbmapError, ValueError):
 
 
 def _shortened(value: object) -> str:
-    """Return a value as text of a length that a message can hold, whatever the file gives."""
+    """Return a value from a file as text that is short enough for a message."""
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class TruncatedError(FormatError):
-    """The file ends before the data its header announces, or shrank while it was open."""
+    """The file ends before its data, according to its header, or shrank while it was open."""
 
 
 class ChecksumError(FormatError):
@@ -112,18 +112,18 @@ class ChecksumError(FormatError):
 
 
 class UnsupportedError(FormatError):
-    """The file is of a version, type or variant that embmap does not read or write."""
+    """The file has a version, type or dialect that embmap does not read or write."""
 
 
 class StaleIndexError(EmbmapError):
-    """A word index file is missing, damaged, or belongs to other data.
+    """An index file is missing, damaged, or about other data.
 
-    Raised when the file was opened with ``index="require"`` or with the path of an index.
+    Raised if the file was opened with ``index="require"`` or with the path of an index.
     """
 
 
 class StaleIndexWarning(UserWarning):
-    """A word index file was found but ignored: it is damaged or belongs to other data."""
+    """An index file was found but ignored: it is damaged or about other data."""
 
 
 class UnknownWordError(EmbmapError, KeyError):
@@ -132,13 +132,13 @@ class UnknownWordError(EmbmapError, KeyError):
     Parameters
     ----------
     word : str
-        The word, or the first of them.
+        The word, or the first unknown word of a batch.
     path : path-like, optional
-        The file that was asked.
+        The file in which the word was looked up.
     n_unknown : int, optional
-        How many words of a batch are unknown.
+        Number of unknown words in the batch.
     wordless : bool
-        Whether the file has no words at all.
+        True if the file has no words.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class UnknownWordError(EmbmapError, KeyError):
         super().__init__(word)
 
     def __str__(self) -> str:
-        """Return the message; KeyError would show the bare key."""
+        """Return the message; KeyError would return only the key."""
         where = "" if self.path is None else f" in {self.path}"
         more = "" if self.n_unknown == 1 else f" and {self.n_unknown - 1} more"
         word = self.word if len(self.word) <= 100 else f"{self.word[:100]}..."

@@ -1,8 +1,8 @@
-"""What keeps a forked child from waiting for threads that only its parent has.
+"""Locks that do not block a forked child for ever.
 
-A child has the thread that forked it and no other. A lock that another thread held then stays
-locked in the child for ever. The locks of :func:`process_lock` are free there, and what runs inside
-:func:`delaying_forks` has ended before the child begins.
+A child starts with a single thread, the one that forked. A lock that another thread of the parent
+held is never released in the child. Locks of :func:`process_lock` are free in the child, and a fork
+waits for code inside :func:`delaying_forks`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakSet
 __all__ = ["delaying_forks", "process_lock"]
 
 _PATIENCE = 30
-"""Seconds that a fork waits at most: no mistake in a thread may keep another for ever."""
+"""Seconds that a fork waits at most, so that a stuck thread cannot keep another from forking."""
 
 _locks: WeakSet[threading.RLock] = WeakSet()
 _delays: WeakSet[threading.RLock] = WeakSet()
@@ -25,7 +25,7 @@ _taken: list[threading.RLock] = []
 
 
 def process_lock() -> threading.RLock:
-    """Return a reentrant lock that a forked child finds free unless its own thread holds it."""
+    """Return a reentrant lock, free in a forked child unless the thread that forks holds it."""
     lock = threading.RLock()
     with _registering:
         _locks.add(lock)
@@ -33,9 +33,9 @@ def process_lock() -> threading.RLock:
 
 
 def delaying_forks() -> AbstractContextManager[bool]:
-    """Keep other threads from forking meanwhile, where another library holds locks for a moment.
+    """Return a context that delays forks, for calls of libraries that hold locks for a moment.
 
-    Threads do not wait for each other here. What runs inside takes no lock of embmap's.
+    Threads may be inside at the same time. Code inside must not take a :func:`process_lock`.
     """
     delay: threading.RLock | None = getattr(_delay, "lock", None)
     if delay is None:
@@ -59,7 +59,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     for delay in [delay for delay in _delays if delay not in _taken]:
-        _delays.discard(delay)  # of a thread that is not here, which never ends
+        _delays.discard(delay)  # its thread is not in the child and never releases it
     for lock in _locks:
         if lock.acquire(blocking=False):
             lock.release()

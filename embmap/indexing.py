@@ -41,10 +41,10 @@ def build_word_index(
     def build() -> Iterator[WordIndex]:
         for words in vocabularies:
             noun = words.records.noun
-            tables.append(words.build(progress and named(progress, f"hashing {noun}s")))
+            tables.append(words.finder.build(progress and named(progress, f"hashing {noun}s")))
             yield tables[-1]
 
     written = write_index(target, source, build())
     for words, table in zip(vocabularies, tables, strict=True):
-        words.adopt(table)
+        words.finder.adopt(table)
     return written

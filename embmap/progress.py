@@ -1,4 +1,4 @@
-"""Progress of long work: the callback that reports it, and a bar on the terminal."""
+"""Progress of long work: the callback that receives it, and a bar on the terminal."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from contextlib import contextmanager
 __all__ = ["Progress", "named", "progress_bar"]
 
 Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` by work that may take long; total is 0 if unknown."""
+"""Called as ``progress(what, done, total)`` by long work; `total` is 0 if unknown."""
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress | None]:
-    """Show a bar on stderr while something long runs, if somebody is watching.
+    """Show a progress bar on stderr, if it is a terminal.
 
     Yields
     ------
     callable or None
-        What to pass as `progress`; None where stderr is no terminal.
+        The callback to pass as `progress`; None if stderr is not a terminal.
 
     Raises
     ------
     ImportError
-        When rich is not installed.
+        If rich is not installed.
 
     Examples
     --------
@@ -52,5 +52,5 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def named(progress: Progress, what: str) -> Callable[[int, int], None]:
-    """Return a callback for one kind of work."""
+    """Return a callback ``(done, total)`` for one kind of work."""
     return lambda done, total: progress(what, done, total)

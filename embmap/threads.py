@@ -1,4 +1,4 @@
-"""Work spread over threads, for loops that let go of the interpreter while they run."""
+"""Work in several threads, for loops that release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 def n_threads() -> int:
-    """Return how many threads may work at once."""
+    """Return how many threads may work at once: EMBMAP_THREADS, or the usable processors."""
     asked = os.environ.get("EMBMAP_THREADS")
     if asked is None:
-        usable = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+        usable = getattr(os, "sched_getaffinity", None)  # only on Linux
         return len(usable(0)) if usable is not None else os.cpu_count() or 1
     if not asked.isdecimal() or int(asked) < 1:
         raise ValueError(f"EMBMAP_THREADS must be a positive number, not {asked!r}")
@@ -30,9 +30,10 @@ def n_threads() -> int:
 
 
 def in_parallel(function: Callable[[T], None], pieces: Sequence[T]) -> None:
-    """Call a function with each of some pieces of work, as many at once as there are threads.
+    """Call a function with each piece of work, in up to :func:`n_threads` threads.
 
-    Callers in several threads share these threads: a caller that finds none free works alone.
+    Concurrent callers share these threads. A caller that finds no free thread does all the work
+    itself.
     """
     share = _Share()
     try:
@@ -46,7 +47,7 @@ def in_parallel(function: Callable[[T], None], pieces: Sequence[T]) -> None:
 
 
 def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> None:
-    """Work through pieces in this thread and in more of them, `n` in all."""
+    """Call a function with each piece in `n` threads, of which this is one."""
     left = deque(enumerate(pieces))
     errors: dict[int, BaseException] = {}
 
@@ -83,16 +84,16 @@ def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> No
         for end, _ in zip(ends, started, strict=False):
             end.acquire()
     if errors:
-        error = errors[min(errors)]  # pieces begin in order, so that no earlier one failed
+        error = errors[min(errors)]  # the first in order: no piece before it failed
         errors.clear()
         try:
             raise error
         finally:
-            del error  # or it would keep itself alive, and with it this frame
+            del error  # else error and frame keep each other alive
 
 
 class _Share:
-    """How many threads a call keeps busy."""
+    """The threads that one call uses."""
 
     __slots__ = ("__weakref__", "n")
 
@@ -102,7 +103,7 @@ class _Share:
             _shares.add(self)
 
     def taken(self, wanted: int) -> int:
-        """Take as many threads as are wanted and free, and its own in any case."""
+        """Take up to `wanted` free threads, at least the caller's own; return their number."""
         n = n_threads()
         with _lock:
             busy = sum(share.n for share in _shares)
@@ -111,7 +112,11 @@ class _Share:
 
 
 _lock = process_lock()
-_shares: WeakSet[_Share] = WeakSet()  # weak: what an interrupt keeps a call from giving back
+_shares: WeakSet[_Share] = (
+    WeakSet()
+)  # weak, because an interrupt may keep a call from returning its share
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_shares.clear)  # the calls of threads that are not there
+    os.register_at_fork(
+        after_in_child=_shares.clear
+    )  # other threads, and their calls, are not in the child

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import embmap
-from embmap.words.vocabulary import _BUILD_AT_ONCE, _SCANS
+from embmap.words.row_finder import BUILD_AT_ONCE, SCANS
 
 WORDS = ["one", "two", "three", "", "vier und fünf", "六"]
 
@@ -232,7 +232,7 @@ def test_a_pickled_file_opens_again(path, opened, vectors):
 
 
 def test_threads_may_share_a_file(tmp_path):
-    words = [f"word{i}" for i in range(_BUILD_AT_ONCE + 1000)]
+    words = [f"word{i}" for i in range(BUILD_AT_ONCE + 1000)]
     rows = np.arange(len(words), dtype=np.float32)[:, np.newaxis]
     path = embmap.finalfusion.write(tmp_path / "many.fifu", words, rows)
     for backend in ("mmap", "read"):
@@ -264,7 +264,7 @@ def test_a_forked_child_may_use_its_parents_file(opened, vectors):
 
 @pytest.mark.parametrize("backend", ["mmap", "read"])
 def test_large_vocabularies_are_scanned_before_they_are_indexed(tmp_path, backend):
-    words = [f"word{i}" for i in range(_BUILD_AT_ONCE + 1)]
+    words = [f"word{i}" for i in range(BUILD_AT_ONCE + 1)]
     words[17] = words[12_345] = "twice"
     # The writer refuses repeated words, so one is put in afterwards.
     words[12_345] = "twicf"
@@ -272,7 +272,7 @@ def test_large_vocabularies_are_scanned_before_they_are_indexed(tmp_path, backen
     path = embmap.finalfusion.write(tmp_path / "many.fifu", words, rows)
     path.write_bytes(path.read_bytes().replace(b"twicf", b"twice"))
     with embmap.open(path, backend=backend) as file:
-        for i in range(_SCANS):
+        for i in range(SCANS):
             assert file.info()["index"] == "none"
             assert file.get(["twice", "absent", "\ud800"][i], -1) == [17, -1, -1][i]
         assert file["twice"] == 17
@@ -427,13 +427,13 @@ def test_a_child_forked_while_an_index_is_built_does_not_wait_for_it(path):
     taken, release = threading.Event(), threading.Event()
 
     def hold():
-        with file.vocab._lock:
+        with file.vocab.finder._lock:
             taken.set()
             release.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait()
+    assert taken.wait(20)
     child = context.Process(target=lambda: sender.send(file["two"].tolist()))
     child.start()
     answered = receiver.poll(20)

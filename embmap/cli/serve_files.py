@@ -63,6 +63,6 @@ def serve(
         port=port,
         workers=workers,
         token_file=None if token_file is None else str(token_file.absolute()),
-        backend=backend.value,
+        backend=backend,
     )
     run(settings, typer.echo)

@@ -19,7 +19,7 @@ from embmap.cli.options import (
     choose,
 )
 from embmap.cli.printing import complain, print_json, print_neighbors, print_rows
-from embmap.search.similarity import Metric
+from embmap.search.queries import Metric
 
 __all__ = ["accuracy", "analogy", "similar"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embmap.conversion.targets import TARGETS
-from embmap.words.given import Words
+from embmap.words.given import Words, read_words
 
 __all__ = [
     "OUTPUT_FORMATS",
@@ -67,12 +67,7 @@ def listed_words(words: Words) -> list[str]:
     """Return the words to select."""
     if not isinstance(words, str | os.PathLike):
         return list(words)
-    text = Path(os.fsdecode(words)).read_bytes()
-    try:
-        lines = text.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{os.fsdecode(words)}, byte {error.start}: not UTF-8") from None
-    return [line.removesuffix("\r") for line in lines if line.removesuffix("\r")]
+    return list(filter(None, read_words(words)))
 
 
 def given_metadata(

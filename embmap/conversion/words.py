@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from embmap.errors import FormatError
 from embmap.io.mapping import ByteSource
+from embmap.words.repeats import find_repeats
 from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Chosen", "Refuse", "WordTable", "choose"]
@@ -178,7 +179,9 @@ def choose(
         hashes.append(xxh3_64_intdigest(encoded))
     found = WordTable(data, np.array(ends, np.int64), table._file, table._format)
     numbers = np.array(rows, np.int64)
-    repeats = _repeats(found, np.array(hashes, np.uint64))
+    repeats, _ = find_repeats(
+        np.array(hashes, np.uint64), lambda suspects: found.only(suspects).encoded()
+    )
     n_missing = 0
     if repeats.size:
         firsts = np.delete(np.arange(len(found)), repeats)
@@ -186,19 +189,3 @@ def choose(
     if asked is not None:
         n_missing = len(asked) - len(found) - n_dropped
     return Chosen(found, numbers, int(repeats.size), n_dropped, max(n_missing, 0))
-
-
-def _repeats(table: WordTable, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Return the numbers of words that stood there before; equal hashes make them suspect."""
-    ordered = np.sort(hashes)
-    suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not suspects.size:
-        return np.empty(0, np.int64)
-    numbers = np.flatnonzero(np.isin(hashes, suspects))
-    seen: set[bytes] = set()
-    repeated = []
-    for number, word in zip(numbers.tolist(), table.only(numbers).encoded(), strict=True):
-        if word in seen:
-            repeated.append(number)
-        seen.add(word)
-    return np.array(repeated, np.int64)

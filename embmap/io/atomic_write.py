@@ -1,8 +1,8 @@
-"""Files that are either the old or the whole new ones, whatever happens while they are written.
+"""Files that are replaced as a whole, or not at all.
 
 Every writer in embmap writes to a temporary file beside the target, flushes it to the disk and
-renames it over the target; an error or a crash leaves the old file untouched. :class:`Together`
-does so with several files: all of them are complete before the first is renamed.
+renames it over the target. An error or a crash leaves the old file as it was. :class:`Together`
+replaces several files: all of them are complete before the first is renamed.
 
 On Linux a temporary file has no name until it is complete, so that a process that is killed leaves
 none behind. Elsewhere, and on file systems that cannot do so, it is called ``.embmap-*.tmp``.
@@ -25,7 +25,7 @@ __all__ = ["Part", "Together", "refuse_overwriting", "replacing", "spool_beside"
 
 
 class Part(os.PathLike[str]):
-    """A file that :class:`Together` creates or replaces; writers take it in place of its path."""
+    """A file that :class:`Together` creates or replaces; writers accept it instead of a path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fsdecode(path)
@@ -122,7 +122,7 @@ class _Temporary:
 
 
 class Together:
-    """Files that are replaced and removed together, when the block ends without an error.
+    """Files that are replaced and removed together, if the block ends without an error.
 
     All temporary files are complete, on the disk, and have names before the first of them is
     renamed. Files take their places, and are removed, in the order in which they were named here.
@@ -132,7 +132,7 @@ class Together:
         self._steps: list[Part | Path] = []
 
     def file(self, path: str | os.PathLike[str]) -> Part:
-        """Name a file to create or replace; it stays as it is if it is never opened."""
+        """Return a file to create or replace; it stays as it is if the part is never opened."""
         part = Part(path)
         self._steps.append(part)
         return part
@@ -151,7 +151,7 @@ class Together:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Put the files into their places, unless an error ended the block."""
+        """Replace and remove the files, unless an error ended the block."""
         try:
             # A new name may need room, which a rename over a file does not.
             for step in self._steps if kind is None else ():
@@ -171,14 +171,14 @@ class Together:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` when the block ends without an error."""
+    """Open a temporary file that replaces `path` if the block ends without an error."""
     with contextlib.ExitStack() as stack:
         part = path if isinstance(path, Part) else stack.enter_context(Together()).file(path)
         yield stack.enter_context(part.open())
 
 
 def refuse_overwriting(written: Sequence[Path], read: Sequence[Path]) -> None:
-    """Raise ValueError when a file that is read would be written."""
+    """Raise ValueError if a file would be both read and written, or written twice."""
     for target in written:
         for source in read:
             if target.exists() and source.exists() and target.samefile(source):
@@ -197,7 +197,7 @@ def spool_beside(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return the file that is replaced: a link is followed, and is not replaced itself."""
+    """Return the file to replace: the target of a link, not the link."""
     asked = Path(os.fsdecode(path))
     if asked.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; name a file to write", str(asked))

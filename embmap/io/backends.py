@@ -1,4 +1,4 @@
-"""The ways in which a file can be read."""
+"""Opening a file with one of the back ends that read it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ ACCESSES = get_args(Access)
 def open_mapped(
     path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
 ) -> ByteSource:
-    """Open a file for views or positional reads."""
+    """Open a regular file as a ByteSource, and advise the system about the access to it."""
     if backend not in _CLASSES:
         raise ValueError(f"backend must be one of {', '.join(_CLASSES)}, not {backend!r}")
     if access not in ACCESSES:
         raise ValueError(f"access must be one of {', '.join(ACCESSES)}, not {access!r}")
     mode = os.stat(path).st_mode  # noqa: PTH116 (an error shows the path as it was given)
-    # Relative paths mean what they mean now, wherever the process goes later.
+    # A relative path must lead to the same file when the process has changed its folder.
     location = Path(os.fsdecode(path)).absolute()
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
     if not stat.S_ISREG(mode):
-        raise UnsupportedError("not a regular file: only files on disk can be mapped", path=path)
+        raise UnsupportedError("not a regular file, so that it cannot be mapped", path=path)
     file = _CLASSES[backend](location)
     if access != "normal":
         file.advise(access)

@@ -1,8 +1,8 @@
 """Positional reads that do not wait for a disk, for event loops.
 
-The system is asked for what it has in memory (preadv2 with RWF_NOWAIT, which Linux has). A few
-ranges that it does not have are read all the same where the disk was quick lately: giving them to a
-thread and asking again would take longer.
+On Linux, preadv2 with RWF_NOWAIT reads only bytes that the system has in memory. A few missing
+ranges are read all the same if the disk was quick lately, because a thread that loads them takes
+longer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from embmap.io.positional_reads import PositionalFetch, PositionalReads, pread
 
 __all__ = ["CachedReads", "NotInMemoryError"]
 
-_LOADED = 1 << 20  # bytes read at a time to have them in memory
-_PATIENCE = 0.002  # seconds that a disk may be expected to take
-_REMEMBERED = 5.0  # seconds that its latency is believed in
-_SMALL = 1 << 16  # bytes of a range that is read at once
+_LOADED = 1 << 20  # bytes that are read at a time to load them
+_PATIENCE = 0.002  # seconds that reads from the disk may be expected to take
+_REMEMBERED = 5.0  # seconds for which a measured latency is used
+_SMALL = 1 << 16  # bytes of the largest range that is read without a thread
 
 Ranges = list[tuple[int, int]]
 
@@ -40,19 +40,19 @@ class NotInMemoryError(BlockingIOError):
         self._ranges = ranges
 
     def load(self) -> None:
-        """Have the system read them: to be called in a thread, before asking again."""
+        """Load the missing parts, in a thread of the caller, who then repeats the failed call."""
         self._reader.load(self._ranges)
 
 
 class CachedFetch(PositionalFetch):
-    """``fetch[start:stop]`` of what is in memory."""
+    """``fetch[start:stop]`` of bytes that are in memory; NotInMemoryError for others."""
 
     __slots__ = ("_latency", "_measured")
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._latency = 0.0  # seconds, of a range when some were last read from the disk
-        self._measured = -math.inf  # when that was
+        self._latency = 0.0  # seconds for a range, when ranges were last read from the disk
+        self._measured = -math.inf  # when the latency was measured
 
     def __getitem__(self, item: slice, /) -> bytes:
         """Return the bytes of a range."""
@@ -71,8 +71,8 @@ class CachedFetch(PositionalFetch):
         return bytes(data)
 
     def wait_for(self, ranges: Ranges) -> None:
-        """Have the system read a few ranges if its disk is quick."""
-        # Asking has made the system read them, which a good disk has done by now.
+        """Load a few ranges if the disk is quick; raise NotInMemoryError otherwise."""
+        # The failed read made the system load them, and a quick disk is done by now.
         absent = [each for each in ranges if not self._has(each)]
         known = time.monotonic() - self._measured < _REMEMBERED
         small = all(nbytes <= _SMALL for _, nbytes in absent)
@@ -81,8 +81,10 @@ class CachedFetch(PositionalFetch):
         self.load(absent)
 
     def load(self, ranges: Ranges) -> None:
-        """Have the system read ranges, however long it takes."""
-        absent = [each for each in ranges if not self._has(each)]  # others may have read some
+        """Load ranges into memory, however long it takes."""
+        absent = [
+            each for each in ranges if not self._has(each)
+        ]  # another thread may have loaded some
         for start, nbytes in absent if len(absent) > 1 else ():  # the disk chooses the order
             os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
         begun = time.perf_counter()
@@ -94,7 +96,7 @@ class CachedFetch(PositionalFetch):
             self._measured = time.monotonic()
 
     def _has(self, place: tuple[int, int]) -> bool:
-        """Whether the system has the start and the end of a range in memory."""
+        """Whether the start and the end of a range are in memory."""
         start, nbytes = place
         try:
             for offset in (start, start + nbytes - 1):
@@ -105,9 +107,10 @@ class CachedFetch(PositionalFetch):
 
 
 class CachedReads(PositionalReads):
-    """A file read by position, but only what the system has in memory or gives at once.
+    """A file read by position, without waiting for the disk.
 
-    For the rest NotInMemoryError is raised, for event loops: a thread loads it, and they ask again.
+    A range that is not in memory raises NotInMemoryError. An event loop has a thread load the range
+    and repeats the call.
     """
 
     backend = "cached"
@@ -118,15 +121,15 @@ class CachedReads(PositionalReads):
         try:
             self.fetch[0 : min(self.nbytes, 1)]
         except NotInMemoryError:
-            pass  # it can tell
+            pass  # the file system supports RWF_NOWAIT
         except OSError as error:
             raise UnsupportedError(
-                f"this file system cannot tell what is in memory: {error.strerror}", path=path
+                f"this file system cannot read from memory only: {error.strerror}", path=path
             ) from None
 
     def _open(self, path: Path) -> CachedFetch:
         if not hasattr(os, "RWF_NOWAIT"):
-            raise UnsupportedError("only Linux can tell what of a file is in memory", path=path)
+            raise UnsupportedError("only Linux can read from memory only", path=path)
         return CachedFetch(path)
 
     def gather(

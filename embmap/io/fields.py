@@ -1,7 +1,7 @@
-"""Little-endian fields in the order a format lists them.
+"""Little-endian fields, in the order in which a format lists them.
 
 A :class:`FieldReader` walks over a range of a file and names the path, the offset and the field in
-every error, so that a format's parser reads like the table in its text.
+every error, so that a parser reads like the table of its format.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _U64 = struct.Struct("<Q")
 
 
 class FieldReader:
-    """Reads fields one after the other from a range of a file.
+    """Reads consecutive fields from a range of a file.
 
     Attributes
     ----------
     offset : int
         Where the next field starts.
     end : int
-        No field may pass this.
+        Offset that no field may pass.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class FieldReader:
         return value
 
     def string(self, field: str) -> str:
-        """Return the next string: a u32 byte length and that many bytes of UTF-8."""
+        """Return the next string: a u32 length in bytes, then the UTF-8 bytes."""
         data = self.raw(self.u32(f"{field} length"), field)
         return self.decode(data, self.offset - len(data), field)
 
     def decode(self, data: bytes, offset: int, field: str) -> str:
-        """Return bytes as strict UTF-8."""
+        """Return bytes decoded as strict UTF-8; `offset` is where they start in the file."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ class FieldReader:
         return FormatError(message, **self.where(field, self.offset - back), **details)
 
     def where(self, field: str, offset: int | None = None) -> dict[str, Any]:
-        """Return the keywords that place an error."""
+        """Return the keywords of a FormatError about a field."""
         return {
             "path": self._file.path,
             "format": self._format,

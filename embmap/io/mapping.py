@@ -1,10 +1,10 @@
 """The bytes of one file, as typed read-only arrays over its parts.
 
-Offsets and sizes are checked in Python ints before numpy sees them, so no product can wrap and no
-view can leave the file. Here stand the interface, :class:`ByteSource`, and the back end that hands
-out zero-copy views over one memory map; :mod:`embmap.io.positional_reads` and
-:mod:`embmap.io.cached_reads` hold those that read. None is closed under a live view: the resources
-go when the last object that uses them goes.
+Offsets and sizes are checked as Python ints before numpy sees them, so that no product can wrap
+and no view can leave the file. This module defines the interface, :class:`ByteSource`, and the back
+end that gives zero-copy views of one memory map; :mod:`embmap.io.positional_reads` and
+:mod:`embmap.io.cached_reads` define the back ends that read. No source is closed under a live view:
+its map or descriptor is released with the last object that uses it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Access = Literal["normal", "random", "sequential", "willneed"]
 
 
 class Fetch(Protocol):
-    """What turns ``fetch[start:stop]`` into bytes: the cheapest way to a few bytes of a file."""
+    """Gives bytes for ``fetch[start:stop]``: the cheapest way to a few bytes of a file."""
 
     def __getitem__(self, item: slice, /) -> bytes:
         """Return the bytes of a range."""
@@ -50,16 +50,15 @@ class ByteSource(ABC):
     Attributes
     ----------
     path : pathlib.Path or None
-        The file; None for bytes in memory.
+        The path of the file; None for bytes in memory.
     nbytes : int
-        Its size when it was opened, in bytes.
+        Size of the file when it was opened, in bytes.
     mtime_ns : int
-        Its modification time when it was opened, in nanoseconds since the epoch.
+        Modification time of the file when it was opened, in nanoseconds since the epoch.
     changed_ns : int
-        When its bytes may have changed last before it was opened: as `mtime_ns`, but nobody can set
-        it back where the system keeps a time of the last change.
+        The later of mtime and ctime when the file was opened. mtime can be reset; ctime cannot.
     identity : tuple of int or None
-        Its device and inode, which its path may lead to no longer; None for bytes in memory.
+        Device and inode of the file, which may no longer have this path; None for bytes in memory.
     backend : str
         "mmap", "read", "cached" or "bytes".
     fetch : Fetch
@@ -75,17 +74,19 @@ class ByteSource(ABC):
     fetch: Fetch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Refuse to be pickled: a copy would share a descriptor or need the whole file."""
-        raise TypeError("views of a file cannot be pickled; pickle the file that embmap.open gave")
+        """Raise TypeError: a copy would share a descriptor or contain the whole file."""
+        raise TypeError(
+            "views of a file cannot be pickled; pickle the file that embmap.open returned"
+        )
 
     @property
     @abstractmethod
     def zero_copy(self) -> bool:
-        """Whether :meth:`array` returns views of the file and not copies."""
+        """Whether :meth:`array` returns views of the file, not copies."""
 
     @abstractmethod
     def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return the array of a range known to lie inside the file."""
+        """Return a read-only array over a range that lies inside the file."""
 
     @abstractmethod
     def current_nbytes(self) -> int:
@@ -93,7 +94,7 @@ class ByteSource(ABC):
 
     @abstractmethod
     def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        """Tell the operating system how a range will be read; a hint that may do nothing."""
+        """Advise the operating system how a range will be read; this may have no effect."""
 
     def check_range(self, offset: int, nbytes: int) -> None:
         """Raise TruncatedError unless a range lies inside the file."""
@@ -105,10 +106,10 @@ class ByteSource(ABC):
             )
 
     def check_whole(self) -> None:
-        """Raise TruncatedError when the file shrank since it was opened.
+        """Raise TruncatedError if the file shrank since it was opened.
 
-        Reading a page of a map that lies beyond the end of its file kills the process, so whatever
-        is about to touch many pages asks first.
+        Reading a page of a map beyond the end of its file kills the process. Code that touches many
+        pages therefore calls this first.
         """
         now = self.current_nbytes()
         if now < self.nbytes:
@@ -127,7 +128,7 @@ class ByteSource(ABC):
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
-        """Return the bytes of many small ranges, end to end."""
+        """Return the bytes of many small ranges, end to end: (nbytes.sum(),) uint8."""
         ends = (offsets + nbytes).tolist()
         parts = map(self.fetch.__getitem__, map(slice, offsets.tolist(), ends))
         return np.frombuffer(b"".join(parts), np.uint8)
@@ -158,9 +159,9 @@ class MemoryMap(ByteSource):
             if self.nbytes:
                 mapped = np.memmap(handle, dtype=np.uint8, mode="r", shape=(self.nbytes,))
                 self._map: mmap.mmap | None = _mmap_of(mapped)
-                # A row of an np.memmap costs ten times a row of a plain array over the same map.
+                # A row of an np.memmap costs ten times as much as a row of a plain array.
                 self._bytes = mapped.view(np.ndarray)
-            else:  # nothing to map, and mmap refuses to
+            else:  # mmap refuses to map an empty file
                 self._map = None
                 self._bytes = np.empty(0, np.uint8)
                 self._bytes.flags.writeable = False
@@ -192,7 +193,7 @@ class MemoryMap(ByteSource):
 
 
 class BytesFile(ByteSource):
-    """Bytes in memory behind the same face, for what is parsed before it is written."""
+    """Bytes in memory as a source: words from a caller, or parts that are not yet in a file."""
 
     backend = "bytes"
 
@@ -219,7 +220,7 @@ class BytesFile(ByteSource):
 
 
 def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers in many ranges, end to end."""
+    """Return the integers of many ranges, end to end: (lengths.sum(),) int64."""
     firsts = lengths.cumsum() - lengths
     return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
 
@@ -227,5 +228,5 @@ def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt
 def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
     base = mapped.base
     if not isinstance(base, mmap.mmap):
-        raise TypeError(f"numpy.memmap over {type(base).__name__}: this numpy is not supported")
+        raise TypeError(f"this numpy is not supported: its memmap is over {type(base).__name__}")
     return base

@@ -1,8 +1,8 @@
 """TOML and JSON from a file or a caller, parsed within bounds.
 
-The TOML parser of the standard library takes memory by the square of the parts of a dotted key, a
-frame for each level of nesting, and numbers of any length. Here a text is measured before it is
-parsed, and what comes out is shallow enough for everything that walks through it.
+The TOML parser of the standard library needs memory by the square of the parts of a dotted key, one
+stack frame for each level of nesting, and accepts numbers of any length. This module measures a
+text before it is parsed, and bounds the depth of the values for the code that walks through them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["LONGEST_TOML", "parse_json", "parse_toml"]
 
 LONGEST_TOML = 1 << 20  # bytes
 _DEEPEST = 32  # levels of TOML, and parts of a dotted key
-_DEEPEST_JSON = 256  # levels; what walks through them takes a few frames for each
+_DEEPEST_JSON = 256  # levels; code that walks through them takes a few stack frames for each
 _MOST_PARTS = 1 << 16  # keys, parts of dotted keys, tables, arrays and values
 _INT64 = range(-(2**63), 2**63)
 
-# Strings and comments as the parser sees them, so that what looks like a key in one is none. One
-# that does not end reaches to the end of what it may span, where the parser fails as well.
+# Strings and comments are matched as the parser reads them, so that text in them does not count as
+# keys. An unterminated string reaches as far as it may span; the parser fails there as well.
 _TOKEN = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\Z)'
     r"|'''(?:[^']|'(?!''))*+(?:'{3,5}|\Z)"
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML that may have been made to do harm."""
+    """Parse TOML that may be hostile; raise ValueError if it is wrong or exceeds a bound."""
     nbytes = len(text) if len(text) > LONGEST_TOML else len(text.encode())
     if nbytes > LONGEST_TOML:
         raise ValueError(f"the TOML has {nbytes} bytes, more than {LONGEST_TOML}")
@@ -44,14 +44,14 @@ def parse_toml(text: str) -> dict[str, Any]:
     values = tomllib.loads(text, parse_float=_finite)
     for level in _levels(values, _DEEPEST):
         if any(isinstance(item, int) and item not in _INT64 for item in level):
-            raise ValueError("an integer has more than 64 bits")
+            raise ValueError("the TOML contains an integer of more than 64 bits")
     return values
 
 
 def parse_json(
     text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """Parse JSON that may have been made to do harm."""
+    """Parse JSON that may be hostile; raise ValueError if it is wrong or nested too deeply."""
     try:
         value = json.loads(
             text.decode() if isinstance(text, bytes) else text, object_pairs_hook=object_pairs_hook
@@ -64,7 +64,7 @@ def parse_json(
 
 
 def _measure(text: str) -> None:
-    """Refuse a text whose parts are too many, or nested too deeply."""
+    """Raise ValueError if the parts of a text are too many or nested too deeply."""
     depth = n_dots = n_parts = 0
     for found in _TOKEN.finditer(text):
         piece = found[0]
@@ -83,18 +83,18 @@ def _measure(text: str) -> None:
         if max(depth, n_dots + 1) > _DEEPEST:
             raise _too_deep(_DEEPEST)
         if n_parts > _MOST_PARTS:
-            raise ValueError(f"the TOML has more than {_MOST_PARTS} keys and values")
+            raise ValueError(f"the TOML must have at most {_MOST_PARTS} keys and values")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text:.40} is no finite number")
+        raise ValueError(f"{text:.40} is not a finite number")
     return value
 
 
 def _levels(value: Any, most: int) -> Iterator[list[Any]]:
-    """Return the items of each level of nested values, from the top down."""
+    """Yield the items of each level of nested values, from the top down."""
     level = [value]
     for _ in range(most + 1):
         level = [item for item in level if isinstance(item, dict | list)]
@@ -108,4 +108,4 @@ def _levels(value: Any, most: int) -> Iterator[list[Any]]:
 
 
 def _too_deep(most: int) -> ValueError:
-    return ValueError(f"its values are nested deeper than {most} levels")
+    return ValueError(f"values must be nested at most {most} levels deep")

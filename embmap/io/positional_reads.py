@@ -47,7 +47,7 @@ class PositionalReads(ByteSource):
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
         descriptor, sizes = self._reader.descriptor, nbytes.tolist()
-        # A call for each range and nothing else: what is short is found out at the end.
+        # One call for each range and nothing else: the total shows whether a read was short.
         data = b"".join(map(pread, repeat(descriptor), sizes, offsets.tolist()))
         if len(data) == sum(sizes):
             return np.frombuffer(data, np.uint8)
@@ -63,7 +63,7 @@ class PositionalReads(ByteSource):
 
 
 class PositionalFetch:
-    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it goes."""
+    """``fetch[start:stop]`` by pread(2); owns the descriptor and closes it when it is deleted."""
 
     __slots__ = ("descriptor", "nbytes", "path")
 
@@ -79,7 +79,7 @@ class PositionalFetch:
             os.close(self.descriptor)
 
     def __getitem__(self, item: slice, /) -> bytes:
-        start, stop = item.start, min(item.stop, self.nbytes)  # as slices of a map do
+        start, stop = item.start, min(item.stop, self.nbytes)  # like a slice of a map
         data = pread(self.descriptor, stop - start, start) if stop > start else b""
         if len(data) >= stop - start:
             return data
@@ -101,13 +101,13 @@ class PositionalFetch:
 
 if hasattr(os, "pread"):
     pread = os.pread
-else:  # Windows: a descriptor has one position, so only one thread at a time may move it
+else:  # Windows: a descriptor has one position, which one thread at a time may move
     import threading
 
     _position_lock = threading.Lock()
 
     def pread(number: int, nbytes: int, offset: int, /) -> bytes:
-        """Read from a position, as os.pread does elsewhere."""
+        """Read from a position, like os.pread."""
         with _position_lock:
             os.lseek(number, offset, os.SEEK_SET)
             return os.read(number, nbytes)

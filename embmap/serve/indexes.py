@@ -1,8 +1,8 @@
 """Word indexes that all workers of a server map.
 
-They are in the server's own folder. An index beside the data might be truncated by others, which
-would kill the workers that map it. A valid FILE.embx is copied to the folder; otherwise one worker
-builds the index while the others wait.
+They lie in the server's own folder, where nobody else writes: an index beside the data might be
+truncated, and whoever maps it is killed then. A valid FILE.embx is copied there; otherwise one
+worker builds what the others wait for.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _LOG = logging.getLogger("embmap.serve")
 
 
 class Opener(Protocol):
-    """Opens a certain version of a file, as :func:`embmap.open` does."""
+    """Opens one content of a file, with what :func:`embmap.open` takes."""
 
     def __call__(self, index: IndexChoice, backend: Backend | None = None) -> EmbeddingFile:
         """Return the open file."""
 
 
 class IndexFolder:
-    """The folder of the indexes over the words of one served file."""
+    """Where the indexes over the words of one served file lie."""
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         self._folder = Path(folder)
         self._name = name
 
     def path_for(self, label: str, opened: Opener) -> Path | None:
-        """Return an index of the file, or None if it has no words; make it if it is missing."""
+        """Return an index over the words of the file, making it unless another worker has."""
         path = self._folder / f"{label}{SUFFIX}"
         if path.exists():
             return path
         with opened("auto") as file:
             if not file.vocab:
                 return None
-            beside = file.vocab.source.existing_path()
+            beside = file.vocab.finder.source.existing_path()
         self._folder.mkdir(parents=True, exist_ok=True)
         with _locked(self._folder / "lock"):
             if not path.exists():
@@ -56,18 +56,18 @@ class IndexFolder:
                 if beside is None or not self._copied(path, opened):
                     with opened("memory") as file:
                         file.build_index(path)
-                for each in earlier:  # workers that have mapped it keep it
+                for each in earlier:  # whoever has it mapped keeps it
                     with contextlib.suppress(OSError):
                         each.unlink()
         return path
 
     def _copied(self, path: Path, opened: Opener) -> bool:
-        """Copy the index beside the data if it is valid; check its header and sizes first."""
+        """Copy the index beside the data if it holds; its header and sizes are looked at first."""
         copy = path.with_suffix(".copy")
         try:
             with opened("require", "read") as file:
                 file.find(("",))  # raises if the index belongs to other words
-                cast(Vocabulary, file.vocab).source.copy_to(copy)
+                cast(Vocabulary, file.vocab).finder.source.copy_to(copy)
             with opened(str(copy)) as file:
                 file.check_index()
             copy.replace(path)
@@ -75,13 +75,13 @@ class IndexFolder:
         except (StaleIndexError, OSError):
             with contextlib.suppress(OSError):
                 copy.unlink()
-        _LOG.warning("%s: its index is not valid; the server builds another", self._name)
+        _LOG.warning("%s: its index is of no use; another is built to serve it", self._name)
         return False
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes out; on Windows, which has no flock, each builds an index itself."""
+    """Keep other processes out; where that cannot be done each does the work itself."""
     try:
         import fcntl
     except ImportError:  # Windows

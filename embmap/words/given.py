@@ -1,13 +1,14 @@
-"""The words of an open file: its own, those that the caller gives it, or none."""
+"""The words of an open file, which contains them, gets them from the caller, or has none."""
 
 from __future__ import annotations
 
 import codecs
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
-from embmap.errors import StaleIndexError
+from embmap.errors import FormatError, StaleIndexError
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Backend, BytesFile, ByteSource
 from embmap.words.beside import check_words
@@ -15,9 +16,23 @@ from embmap.words.index_source import IndexChoice, IndexSource
 from embmap.words.records import Records
 from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["Words", "vocabulary_of", "words_of"]
+__all__ = ["Words", "read_words", "vocabulary_of", "words_of"]
 
 Words = str | os.PathLike[str] | Sequence[str]
+
+
+def read_words(path: str | os.PathLike[str]) -> list[str]:
+    """Return the lines of a text file as words, empty ones included.
+
+    A UTF-8 mark at the start and CR LF line ends are accepted. FormatError is raised at bytes that
+    are not UTF-8.
+    """
+    try:
+        text = Path(os.fsdecode(path)).read_bytes().decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8: {error.reason}", path=path, offset=error.start) from None
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.removesuffix("\r") for line in lines]
 
 
 def words_of(
@@ -28,17 +43,20 @@ def words_of(
     format: str,
     index: IndexChoice,
 ) -> Vocabulary | None:
-    """Return the vocabulary of a file that is being opened."""
+    """Return the vocabulary of a file that is being opened; None for a file without words.
+
+    `records` are the words in the file, `given` the words that the caller passes.
+    """
     if records is not None:
         if given is not None:
-            raise ValueError(f"{file.path} has words of its own; vocab= is for files without")
+            raise ValueError(f"{file.path} has words of its own; vocab must be None")
         return Vocabulary(file, records, IndexSource(file, index))
     if given is not None:
         return vocabulary_of(
             given, n_rows, format, vectors=file, backend=cast(Backend, file.backend), index=index
         )
     if index not in ("auto", "memory"):
-        raise StaleIndexError(f"{file.path} has no words that an index could be about")
+        raise StaleIndexError(f"{file.path} has no words, so index must be auto or memory")
     return None
 
 
@@ -51,7 +69,10 @@ def vocabulary_of(
     backend: Backend = "mmap",
     index: IndexChoice = "auto",
 ) -> Vocabulary:
-    """Return the vocabulary for a file that carries none."""
+    """Return a vocabulary of `n` words, from a text file with a word a line or from a sequence.
+
+    Words beside `vectors` are checked against their digests.
+    """
     if isinstance(words, str | os.PathLike):
         lines = open_mapped(words, backend=backend)
         if vectors is not None:
@@ -64,9 +85,7 @@ def vocabulary_of(
         )
         return Vocabulary(lines, records, IndexSource(lines, index))
     if isinstance(words, bytes | set | frozenset | dict) or not hasattr(words, "__len__"):
-        raise TypeError(
-            f"vocab must be a path or words in order, not {type(words).__name__}: a list, say"
-        )
+        raise TypeError(f"vocab must be a path or a sequence of words, not {type(words).__name__}")
     if len(words) != n:
         raise ValueError(f"{len(words)} words were given for {n} rows")
     for word in words:

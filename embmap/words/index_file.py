@@ -1,12 +1,13 @@
 """Word indexes in a file beside the data: FILE.embx.
 
-The file holds the tables of ``word_index`` as they are used, so that opening it maps them
-and every process shares one copy. It names the data it belongs to by size and modification time
-and, where those differ or may agree by chance, by a digest of the vocabulary's bytes. Its body is
-covered by checksums of 64 KiB blocks: a hit is confirmed by the words themselves, and the first
-miss in a block checks the block, so that neither is ever answered from a damaged table.
+The file contains the tables of ``word_index`` as they are in memory, so that they are mapped and
+all processes share one copy. An index belongs to a data file of the same size and modification
+time. If these differ, or may be equal by chance, a digest of the words decides.
 
-docs/word-index.md describes the layout for other implementations.
+A damaged table gives no wrong answer: the word in the data file confirms a hit, and a miss checks
+the blocks of 64 KiB that it read against their checksums, each block once.
+
+docs/word-index.md describes the format for other implementations.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _TABLE = struct.Struct("<QQQII16sQQQQII")
 _READ = 1 << 22
 _SECOND = 10**9
 _MOST_SECONDS = 2**32 - 1
-_TICK_NS = 2 * _SECOND  # of the coarsest clock of a file system: FAT's
+_TICK_NS = 2 * _SECOND  # the coarsest time stamps of a file system, FAT
 
 
 @dataclass(frozen=True)
 class _Table:
-    """One descriptor of the index file."""
+    """The descriptor of one table in the index file."""
 
     offset: int
     nbytes: int
@@ -61,7 +62,7 @@ class _Table:
     slots_length: int
     starts_offset: int
     starts_itemsize: int
-    indexed: int  # seconds since the epoch; 0 when that is not known
+    indexed: int  # seconds since the epoch; 0 if unknown
 
 
 class IndexFile:
@@ -84,38 +85,40 @@ class IndexFile:
     def _parse(self) -> list[_Table]:
         nbytes = self._file.nbytes
         if nbytes < _HEADER.size:
-            raise self._damaged("it ends inside its header")
+            raise self._damaged("the file ends inside its header")
         head = self._file.read(0, _HEADER.size)
         magic, version, n_tables, data_nbytes, mtime, index_nbytes, body, sums, checksum = (
             _HEADER.unpack(head)
         )
         if magic != MAGIC:
-            raise self._damaged("it is no embmap word index")
+            raise self._damaged("not an embmap word index")
         if version != VERSION:
-            raise StaleIndexError(f"{self.path}: version {version}; this embmap reads {VERSION}")
+            raise StaleIndexError(
+                f"{self.path}: version {version}; this embmap reads version {VERSION}"
+            )
         end = _HEADER.size + n_tables * _TABLE.size
         if not 1 <= n_tables <= _MAX_TABLES or end > nbytes or index_nbytes != nbytes:
-            raise self._damaged("its size is not the one it states")
+            raise self._damaged("its size is not the one in its header")
         rows = self._file.read(_HEADER.size, n_tables * _TABLE.size)
         if xxhash.xxh3_64_intdigest(head[:-8] + rows) != checksum:
-            raise self._damaged("the checksum of its header does not hold")
+            raise self._damaged("the checksum of its header does not match")
         self._n_blocks = -(-(sums - body) // BLOCK)
         if not end <= body <= sums or sums + 8 * self._n_blocks != nbytes:
-            raise self._damaged("its blocks do not fill it")
+            raise self._damaged("its blocks do not fill the file")
         self._body, self._sums_offset = body, sums
         self._data_id = (data_nbytes, mtime)
         tables = [_Table(*row) for row in _TABLE.iter_unpack(rows)]
         if sums > _most_nbytes(tables):
-            raise self._damaged("it is larger than its words need")
+            raise self._damaged("it is larger than its words require")
         return tables
 
     def _has_room(self, table: _Table) -> bool:
-        """Whether the data file may hold as many words as a table is about."""
+        """Whether the data file is large enough for the words of a table."""
         least = table.n * max(table.prefix + table.suffix, 1)
         return least <= table.nbytes + table.suffix <= self._data.nbytes + table.suffix
 
     def copy_to(self, out: BinaryIO) -> None:
-        """Write the file elsewhere, as long as it was when it was opened."""
+        """Write a copy, of the size that the index file had when it was opened."""
         if not all(map(self._has_room, self._tables)):
             raise StaleIndexError(f"{self.path}: is about other data; build the index again")
         nbytes = self._file.nbytes
@@ -134,9 +137,12 @@ class IndexFile:
         return len(self._tables)
 
     def table(self, number: int, records: Records) -> WordIndex:
-        """Return one table as an index over the words of the data file."""
+        """Return a table as an index over the words of the data file.
+
+        StaleIndexError is raised if the table is damaged or about other words.
+        """
         if number >= len(self._tables):
-            raise StaleIndexError(f"{self.path}: has no table {number}; build the index again")
+            raise StaleIndexError(f"{self.path}: table {number} is missing; build the index again")
         table = self._tables[number]
         asked = (records.offset, records.n, records.prefix, records.suffix)
         if (table.offset, table.n, table.prefix, table.suffix) != asked:
@@ -147,12 +153,12 @@ class IndexFile:
         slots_fit = table.slots_offset + 4 * table.slots_length <= self._sums_offset
         sizes_fit = table.n_slots & (table.n_slots - 1) == 0 < table.n_slots < table.slots_length
         if not (starts_fit and slots_fit and sizes_fit):
-            raise self._damaged("a table does not lie inside it")
+            raise self._damaged("a table does not lie inside the file")
         if table.slots_offset % 4 or table.starts_offset % table.starts_itemsize:
             raise self._damaged("a table is not aligned")
         starts = self._file.array(table.starts_offset, f"<u{table.starts_itemsize}", table.n + 1)
         slots = self._file.array(table.slots_offset, "<u4", table.slots_length)
-        # The newline that a text may lack at its end is counted, and is no part of the words.
+        # The last line of a text may lack its newline. The starts count it; the digest does not.
         lacking = 0 if records.exact else records.suffix
         ends = 0 <= int(starts[table.n]) - table.nbytes <= lacking and int(starts[0]) == 0
         fills = table.nbytes == records.nbytes if records.exact else table.nbytes <= records.nbytes
@@ -164,20 +170,21 @@ class IndexFile:
         return index
 
     def is_settled(self, table: _Table) -> bool:
-        """Whether the words cannot have changed since they were indexed.
+        """Whether the times show that the words have not changed since they were indexed.
 
-        Two changes within a tick of the clock leave the same times.
+        They do not if the last change was within a tick of the clock: another change in the same
+        tick leaves the same times.
         """
         return self._data.changed_ns + _TICK_NS < table.indexed * _SECOND
 
     def check_words(self, table: _Table) -> None:
-        """Check the words against the digest."""
+        """Check the words of a table against their digest."""
         inside = table.offset + table.nbytes <= self._data.nbytes
         if not inside or digest(self._data, table.offset, table.nbytes) != table.digest:
             raise StaleIndexError(f"{self.path}: the words changed; build the index again")
 
     def check(self, offset: int, nbytes: int) -> None:
-        """Check the blocks that hold a range, each once."""
+        """Check the blocks that contain a range against their checksums, each block once."""
         first = (offset - self._body) // BLOCK
         last = (offset + max(nbytes, 1) - 1 - self._body) // BLOCK
         for block in range(first, last + 1):
@@ -186,11 +193,11 @@ class IndexFile:
                 nbytes = min(BLOCK, self._sums_offset - start)
                 found = xxhash.xxh3_64_digest(self._file.array(start, np.uint8, nbytes).data)
                 if found[::-1] != self._file.read(self._sums_offset + 8 * block, 8):
-                    raise self._damaged(f"the checksum of its block {block} does not hold")
+                    raise self._damaged(f"the checksum of its block {block} does not match")
                 self._checked[block] = 1
 
     def check_all(self) -> None:
-        """Check every block, and the words against the digest."""
+        """Check every block against its checksum, and the words against their digests."""
         self.check(self._body, self._sums_offset - self._body)
         for table in self._tables:
             self.check_words(table)
@@ -215,12 +222,12 @@ class MappedWordIndex(WordIndex):
         self._trusted = index_file.is_settled(table)
 
     def check_words(self) -> None:
-        """Check the words against the digest, for this and all later misses."""
+        """Check the words against their digest; later misses rely on it."""
         self._index_file.check_words(self._table)
         self._trusted = True
 
     def confirm_miss(self, word: str) -> None:
-        """Check what the answer rests on that a word is unknown."""
+        """Check the words and the blocks that the look-up of an unknown word read."""
         if not self._trusted:
             self.check_words()
         try:
@@ -231,18 +238,20 @@ class MappedWordIndex(WordIndex):
         check(table.slots_offset + 4 * home, 4 * (len(rows) + 1))
         for row in rows:
             if row >= table.n:
-                raise self._index_file._damaged(f"it names row {row} of {table.n}")
+                raise self._index_file._damaged(
+                    f"it names row {row}, but there are {table.n} words"
+                )
             self.check_starts(row, row + 1)
 
     def check_starts(self, first: int, last: int) -> None:
-        """Check where a range of words is said to be."""
+        """Check the blocks that contain the starts of a range of words."""
         size = self._table.starts_itemsize
         nbytes = size * (last - first + 1)
         self._index_file.check(self._table.starts_offset + size * first, nbytes)
 
 
 def digest(file: ByteSource, offset: int, nbytes: int) -> bytes:
-    """Return the xxh3_128 digest of a range of a file."""
+    """Return the xxh3_128 digest of a range of a file: 16 bytes."""
     file.check_whole()
     state = xxhash.xxh3_128()
     for start in range(offset, offset + nbytes, _READ):
@@ -253,9 +262,9 @@ def digest(file: ByteSource, offset: int, nbytes: int) -> bytes:
 def write_index(
     path: str | os.PathLike[str], data: ByteSource, tables: Iterable[WordIndex]
 ) -> Path:
-    """Write the tables over a file's words."""
+    """Write an index file with tables over the words of `data`; return its path."""
     with replacing(path) as out:
-        # The clock of the disk may be another computer's.
+        # The clock of a network disk is another one; the earlier time is the safe one.
         now = min(os.fstat(out.fileno()).st_mtime_ns, time.time_ns())
         _write(out, data, list(tables), min(max(now // _SECOND, 0), _MOST_SECONDS))
     return Path(os.fsdecode(path))
@@ -269,7 +278,7 @@ def _write(out: BinaryIO, data: ByteSource, tables: Sequence[WordIndex], indexed
         position = _aligned(starts_offset + table.starts.nbytes)
         sections += [(slots_offset, table.slots), (starts_offset, table.starts)]
         records = table.records
-        nbytes = min(int(table.starts[-1]), records.nbytes)  # a last line may lack its newline
+        nbytes = min(int(table.starts[-1]), records.nbytes)  # the last line may lack its newline
         rows.append(
             _TABLE.pack(
                 records.offset,
@@ -310,12 +319,12 @@ def _write(out: BinaryIO, data: ByteSource, tables: Sequence[WordIndex], indexed
 
 
 def _body(n_tables: int) -> int:
-    """Return where the body of an index of some tables begins."""
+    """Return the offset of the body of an index file with `n_tables` tables."""
     return -(-(_HEADER.size + n_tables * _TABLE.size) // 4096) * 4096
 
 
 def _most_nbytes(tables: Sequence[_Table]) -> int:
-    """Return where a body of these tables ends at the latest: no tail is longer than its words."""
+    """Return the largest offset at which the body of these tables can end."""
     position = _body(len(tables))
     for table in tables:
         position = _aligned(position + 4 * (n_slots_for(table.n) + table.n + 1))

@@ -1,4 +1,4 @@
-"""Where the word indexes of an open file come from: FILE.embx, another file, or nowhere."""
+"""Which index file belongs to the words of an open file: FILE.embx, another file, or none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from embmap.errors import StaleIndexError, StaleIndexWarning
 from embmap.forking import process_lock
+from embmap.io.atomic_write import replacing
 from embmap.io.mapping import Backend, ByteSource
 from embmap.words.index_file import SUFFIX, IndexFile
 from embmap.words.records import Records
@@ -21,16 +22,19 @@ IndexChoice = Literal["auto", "memory", "require"] | str | os.PathLike[str]
 
 
 class IndexSource:
-    """Where the indexes over a file's words come from."""
+    """The index file of one embedding file, opened once for all of its tables.
 
-    def __init__(self, file: ByteSource, choice: IndexChoice) -> None:
-        self._file = file
+    `choice` is "auto" for FILE.embx if it matches, "memory" for no file, "require" for FILE.embx or
+    an error, or the path of an index file, which is required as well.
+    """
+
+    def __init__(self, data: ByteSource, choice: IndexChoice) -> None:
+        self._data = data
         self._lock = process_lock()
         self._index_file: IndexFile | None = None
-        self._automatic = choice == "auto"
-        self._pending = self._automatic
         self.required = choice not in ("auto", "memory")
-        self.path = default_index_path(file) if choice in ("auto", "require") else None
+        self._looked = self.required  # whether the index file was looked for
+        self.path = default_index_path(data) if choice in ("auto", "require") else None
         if self.required:
             if choice != "require":
                 self.path = Path(os.fsdecode(choice)).absolute()
@@ -39,57 +43,61 @@ class IndexSource:
             self._index_file = self._open(mapped=choice != "require")
 
     def _open(self, *, mapped: bool = False) -> IndexFile:
-        """Open the index as the data is read, or mapped: one that the caller named is his."""
-        backend = self._file.backend if self._file.backend in ("read", "cached") else "mmap"
+        """Open the index file with the back end of the data, or mapped if the caller named it."""
+        backend = self._data.backend if self._data.backend in ("read", "cached") else "mmap"
         path = cast(Path, self.path)
-        return IndexFile(path, self._file, "mmap" if mapped else cast(Backend, backend))
+        return IndexFile(path, self._data, "mmap" if mapped else cast(Backend, backend))
 
     def existing_path(self) -> str | None:
-        """Return the index file there is, whether or not it has been looked into."""
+        """Return the path of the index file if it exists, whether or not it matches the words."""
         with contextlib.suppress(OSError):  # a name with .embx may be too long for a file
             if self.path is not None and self.path.exists():
                 return str(self.path)
         return None
 
     def table(self, number: int, records: Records) -> WordIndex | None:
-        """Return a table of the index file."""
+        """Return a table of the index file; None if no index file matches these words."""
         with self._lock:
-            if self._pending:
-                self._pending = False
+            if not self._looked:
+                self._looked = True
                 if self.existing_path() is not None:
                     try:
                         self._index_file = self._open()
                     except StaleIndexError as error:
-                        self.warn(error)
-        if self._index_file is None:
+                        self.drop(error)
+                    except BlockingIOError:  # the caller loads it into memory and asks again
+                        self._looked = False
+                        raise
+        index_file = self._index_file
+        if index_file is None:
             return None
         try:
-            return self._index_file.table(number, records)
+            return index_file.table(number, records)
         except StaleIndexError as error:
             if self.required:
                 raise
-            self.warn(error)
+            self.drop(error)
             return None
 
-    def warn(self, error: StaleIndexError) -> None:
+    def drop(self, error: StaleIndexError) -> None:
         """Go on without the index file, with a warning."""
         self._index_file = None
         warnings.warn(f"index ignored: {error}", StaleIndexWarning, stacklevel=2)
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Write a copy of the index file that is required, as long as its header states."""
-        with open(path, "wb") as out:
+        """Write a copy of the required index file, of the length that its header gives."""
+        with replacing(path) as out:
             cast(IndexFile, self._index_file).copy_to(out)
 
     def check_all(self) -> None:
         """Check the whole index file against its checksums and the words."""
         index_file = self._index_file
-        if index_file is None and self._automatic and self.existing_path() is not None:
+        if index_file is None and self.existing_path() is not None:
             index_file = self._open()
         if index_file is not None:
             index_file.check_all()
 
 
-def default_index_path(file: ByteSource) -> Path | None:
-    """Return where the index of a file is looked for: FILE.embx beside FILE."""
-    return None if file.path is None else file.path.with_name(file.path.name + SUFFIX)
+def default_index_path(data: ByteSource) -> Path | None:
+    """Return the path of the index that belongs to a file, FILE.embx; None for words in memory."""
+    return None if data.path is None else data.path.with_name(data.path.name + SUFFIX)

@@ -1,10 +1,10 @@
-"""Runs of strings in a file, and where each of them starts.
+"""Runs of strings in a file, and where each string starts.
 
-A :class:`Records` says where a run lies; :func:`scan` finds the start of every string in it. With
-length prefixes the scan is vectorised: the upper bytes of a prefix are the only zero bytes of an
-ordinary vocabulary, so they show where records start, and the whole chain of lengths is then
-verified. Where the guess fails (a long word, a NUL, an empty word) it steps over records one at a
-time, so the result never rests on the guess.
+:class:`Records` describes where a run lies, and :func:`scan` finds the start of every string in it.
+With length prefixes, the scan is vectorised. In an ordinary vocabulary only the upper bytes of the
+prefixes are zero, so that zeros show where records start. The scan verifies this guess by the chain
+of lengths. Where the guess fails (a long word, a NUL, an empty word), it steps over records one at
+a time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class Records:
     offset : int
         Where the first record starts, in bytes.
     limit : int
-        No record may pass this offset.
+        Where the last record ends at the latest, in bytes.
     n : int
         How many records there are.
     format : str
         Name of the format, for errors.
     noun : str
-        What one of them is called in errors: "word", "n-gram", "token".
+        What errors call a string: "word", "n-gram", "token".
     prefix : int
         Size of the little-endian length before each string, in bytes: 2 or 4; 0 for lines of text.
     suffix : int
-        Bytes after each string that belong to its record.
+        Number of bytes after each string that belong to its record.
     exact : bool
-        Whether the last record has to end at `limit`.
+        Whether the last record must end at `limit`.
     """
 
     offset: int
@@ -64,7 +64,7 @@ class Records:
         return self.limit - self.offset
 
     def where(self, file: ByteSource, offset: int, record: int) -> dict[str, Any]:
-        """Return the keywords that place an error at a record."""
+        """Return the keywords of a FormatError about a record."""
         return {
             "path": file.path,
             "format": self.format,
@@ -74,7 +74,10 @@ class Records:
 
 
 def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
-    """Return where each record of a run starts."""
+    """Return where each record starts, and where the last one ends: (n + 1,) uint32 or uint64.
+
+    They count from the first record. FormatError or TruncatedError is raised at damaged records.
+    """
     file.check_whole()
     if records.n * (records.prefix + records.suffix) > records.nbytes:
         raise TruncatedError(
@@ -98,7 +101,7 @@ def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
 
 
 def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
-    """Fill `starts` and return where the last record ends, both from ``records.offset``."""
+    """Fill `starts` and return where the last record ends, all counted from the first record."""
     found = position = 0
     size = _WINDOW
     while found < records.n:
@@ -114,7 +117,7 @@ def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any])
             if step > size // 2 or found == records.n:
                 size = min(2 * size, _WINDOW)
                 continue
-            # The chain broke: small windows until it holds again, so that a vocabulary made to
+            # The chain broke. Windows stay small until it holds again, so that a vocabulary made to
             # break it everywhere costs no more than stepping.
             size = _SMALL_WINDOW
             window = window[step:]
@@ -125,14 +128,14 @@ def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any])
 def _chain(window: npt.NDArray[np.uint8], prefix: int, n: int) -> tuple[npt.NDArray[np.int64], int]:
     """Return the verified chain of records at the start of a window.
 
-    The records number at most `n`; the second value is where the next one starts, which lies
-    outside the window when the last record does not end in it.
+    The chain has at most `n` records. The second value is where the next record starts, which is
+    outside the window if the last record leaves the window.
     """
     zeros = np.flatnonzero(window == 0)
     zeros_per_record = prefix - 1
     zeros = zeros[: zeros.size - zeros.size % zeros_per_record].reshape(-1, zeros_per_record)[:n]
     starts = zeros[:, 0] - 1
-    # A record whose bytes leave the window is kept: its length is known all the same.
+    # A record that leaves the window is kept, because its length is in the window.
     follows = np.ones(starts.size, bool)
     for i in range(1, zeros_per_record):
         follows &= zeros[:, i] == starts + 1 + i
@@ -151,7 +154,7 @@ def _step(
     found: int,
     position: int,
 ) -> tuple[int, int]:
-    """Step over records one by one, from `position`; return how many are known and the next."""
+    """Step over records one by one; return how many have been found, and the next start."""
     # Without a suffix the vectorised chain is tried again after a few steps.
     last = records.n if records.suffix else min(records.n, found + _STEPS)
     data = window.tobytes() if records.suffix else window[: _STEPS * 512].tobytes()
@@ -162,7 +165,7 @@ def _step(
         if len(head) < prefix:
             if position + prefix > records.nbytes:
                 raise _passes_limit(file, records, position, found)
-            break  # the window is used up
+            break  # the window ends
         end = position + around + int.from_bytes(head, "little")
         if end > records.nbytes:
             raise _passes_limit(file, records, position, found)
@@ -174,7 +177,7 @@ def _step(
 
 def _passes_limit(file: ByteSource, records: Records, start: int, record: int) -> TruncatedError:
     return TruncatedError(
-        f"this {records.noun} would end after byte {records.limit}, where its section ends",
+        f"this {records.noun} would end after byte {records.limit}, the end of its section",
         **records.where(file, records.offset + start, record),
     )
 
@@ -182,18 +185,18 @@ def _passes_limit(file: ByteSource, records: Records, start: int, record: int) -
 def _check_crlf(
     file: ByteSource, records: Records, after: npt.NDArray[np.int64], found: int
 ) -> None:
-    """Refuse a text whose first line ends in CR LF and another in LF alone."""
+    """Raise FormatError if a line of a text with CR LF line ends has no CR."""
     before = file.gather(records.offset + np.maximum(after - 2, 0), np.ones_like(after))
     wrong = np.flatnonzero(before != ord("\r"))
     if wrong.size:
         raise FormatError(
-            "this line ends in LF, those before in CR LF; use one of them throughout",
+            "this line ends in LF, but the lines before it in CR LF; use one of them for all lines",
             **records.where(file, records.offset + int(after[wrong[0]]) - 1, found + int(wrong[0])),
         )
 
 
 def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
-    """Fill `starts` with the starts of lines; return where the last one's newline ends."""
+    """Fill `starts` with the starts of lines; return the end of the last line and its newline."""
     found = position = 0
     if records.n:
         starts[0] = 0

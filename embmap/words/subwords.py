@@ -1,8 +1,8 @@
 """From a word to the rows of its subwords: the four indexers of finalfusion files.
 
-An indexer breaks a word into n-grams and gives each a bucket, a row number counted from the first
-row after the words. It knows nothing of vectors. N-grams run over the code points of the bracketed
-word, for each start from the longest to the shortest, and repeat as often as they occur.
+An indexer breaks a word into n-grams and gives each n-gram a bucket: a row, counted from the first
+row after the words. N-grams are taken from the code points of the bracketed word, for each start
+from the longest to the shortest. An n-gram that occurs twice counts twice.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 Buckets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-_MOST_LETTERS = 1 << 23  # of all n-grams of a word: half a million letters with the usual sizes
+_MOST_LETTERS = 1 << 23  # in all n-grams of a word; a word of half a million letters has as many
 _BATCH_NGRAMS = 1 << 19
 
 
 class SubwordIndexer(ABC):
-    """Gives the n-grams of words their rows.
+    """Breaks words into n-grams and gives the n-grams their rows.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class SubwordIndexer(ABC):
     kind : str
         "bucket", "fasttext", "explicit" or "floret".
     n_buckets : int
-        How many rows the subwords take.
+        Number of rows that the n-grams take.
     bow, eow : str
-        What is put before and after a word.
+        Text that is put before and after a word.
     """
 
     kind: ClassVar[str]
@@ -65,12 +65,14 @@ class SubwordIndexer(ABC):
 
     def __init__(self, min_n: int, max_n: int) -> None:
         if not 1 <= min_n <= max_n < 2**32:
-            raise ValueError(f"n-grams of {min_n} to {max_n} code points do not exist")
+            raise ValueError(
+                f"min_n and max_n must be 1 to {2**32 - 1} and ascending, not {min_n} and {max_n}"
+            )
         self.min_n = min_n
         self.max_n = max_n
 
     def __repr__(self) -> str:
-        """Name the kind and the sizes."""
+        """Return the class, the lengths of n-grams and the number of rows."""
         return (
             f"<{type(self).__name__} of n-grams {self.min_n}..{self.max_n}, {self.n_buckets} rows>"
         )
@@ -86,12 +88,12 @@ class SubwordIndexer(ABC):
         Returns
         -------
         list of str
-            In the order of their rows; empty when the bracketed word is shorter than `min_n`.
+            The n-grams, with brackets; empty if the bracketed word is shorter than `min_n`.
 
         Raises
         ------
         UnsupportedError
-            When they would be millions.
+            If the word has millions of n-grams.
         """
         self._count(word)
         text = self.bow + word + self.eow
@@ -112,14 +114,14 @@ class SubwordIndexer(ABC):
         Returns
         -------
         rows : numpy.ndarray
-            Shape (counts.sum(),), int64: from 0 for the first row after the words.
+            Shape (counts.sum(),), int64: the rows, 0 for the first row after the words.
         counts : numpy.ndarray
-            Shape (n,), int64: how many of them belong to each word.
+            Shape (n,), int64: the number of rows of each word.
 
         Raises
         ------
         UnsupportedError
-            When a word has millions of n-grams.
+            If a word has millions of n-grams.
         """
         if len(words) == 1 and self._count(words[0]) <= _BATCH_NGRAMS:
             return self._buckets([self._bracketed(words[0])])
@@ -130,22 +132,22 @@ class SubwordIndexer(ABC):
 
     @abstractmethod
     def _buckets(self, bracketed: list[str]) -> Buckets:
-        """Return rows and counts for bracketed words whose n-grams fit into memory."""
+        """Return the rows and counts of :meth:`buckets` for bracketed words with few n-grams."""
 
     def _count(self, word: str) -> int:
-        """Return how many n-grams a word has, refusing absurd numbers."""
+        """Return the number of n-grams of a word, or raise UnsupportedError if it is absurd."""
         length = len(word) + len(self.bow) + len(self.eow)
         first, last = self.min_n, min(self.max_n, length)
         if last < first:
             return 0
-        # There are length - n + 1 n-grams of n code points; these are the sums over n of their
-        # number and of their code points.
+        # A word has length - n + 1 n-grams of n code points. Summed over n, this is the number of
+        # n-grams, and `letters` is the number of their code points.
         count = (last - first + 1) * (2 * length - first - last + 2) // 2
         squares = (last * (last + 1) * (2 * last + 1) - (first - 1) * first * (2 * first - 1)) // 6
         letters = (length + 1) * (last * (last + 1) - (first - 1) * first) // 2 - squares
         if letters > _MOST_LETTERS:
             raise UnsupportedError(
-                f"the {count} n-grams of a word of {len(word)} code points are too many"
+                f"a word of {len(word)} code points has too many n-grams: {count}"
             )
         return count
 
@@ -186,7 +188,7 @@ class BucketIndexer(SubwordIndexer):
     def __init__(self, min_n: int = 3, max_n: int = 6, exponent: int = 21) -> None:
         super().__init__(min_n, max_n)
         if not 0 <= exponent <= 63:
-            raise ValueError(f"the bucket exponent must be 0 to 63, not {exponent}")
+            raise ValueError(f"exponent must be 0 to 63, not {exponent}")
         self.exponent = exponent
         self.n_buckets = 1 << exponent
 
@@ -203,7 +205,7 @@ class FastTextIndexer(SubwordIndexer):
     min_n, max_n : int
         Lengths of n-grams in code points, brackets included.
     n_buckets : int
-        How many buckets there are; with 0 a word has no subwords.
+        Number of buckets; with 0 no word has subwords.
     """
 
     kind = "fasttext"
@@ -211,7 +213,7 @@ class FastTextIndexer(SubwordIndexer):
     def __init__(self, min_n: int = 3, max_n: int = 6, n_buckets: int = 2_000_000) -> None:
         super().__init__(min_n, max_n)
         if not 0 <= n_buckets < 2**32:
-            raise ValueError(f"the number of buckets must fit 32 bits, not {n_buckets}")
+            raise ValueError(f"n_buckets must be 0 to {2**32 - 1}, not {n_buckets}")
         self.n_buckets = n_buckets
 
     def _buckets(self, bracketed: list[str]) -> Buckets:
@@ -229,13 +231,13 @@ class FloretIndexer(SubwordIndexer):
     min_n, max_n : int
         Lengths of n-grams in code points, brackets included.
     n_buckets : int
-        How many buckets there are.
+        Number of buckets.
     n_hashes : int
-        How many rows the word and each n-gram take: 1 to 4.
+        Number of rows of the word and of each n-gram: 1 to 4.
     seed : int
-        Seed of the hash, 32 bits.
+        Seed of the hash, an unsigned 32-bit number.
     bow, eow : str
-        What is put before and after a word.
+        Text that is put before and after a word.
     """
 
     kind = "floret"
@@ -252,11 +254,11 @@ class FloretIndexer(SubwordIndexer):
     ) -> None:
         super().__init__(min_n, max_n)
         if not 1 <= n_hashes <= 4:
-            raise ValueError(f"floret takes 1 to 4 hashes, not {n_hashes}")
+            raise ValueError(f"n_hashes must be 1 to 4, not {n_hashes}")
         if not 1 <= n_buckets < 2**63:
-            raise ValueError(f"floret needs at least one bucket, not {n_buckets}")
+            raise ValueError(f"n_buckets must be 1 to {2**63 - 1}, not {n_buckets}")
         if not 0 <= seed < 2**32:
-            raise ValueError(f"the seed must fit 32 bits, not {seed}")
+            raise ValueError(f"seed must be 0 to {2**32 - 1}, not {seed}")
         self.n_buckets = n_buckets
         self.n_hashes = n_hashes
         self.seed = seed
@@ -267,7 +269,7 @@ class FloretIndexer(SubwordIndexer):
         text = Text.of(bracketed)
         starts, sizes, per_word = ngram_bounds(text, self.min_n, self.max_n)
         lengths = text.lengths()
-        # The whole word stands before its n-grams.
+        # The whole word comes before its n-grams.
         first = per_word.cumsum() - per_word
         starts = np.insert(starts, first, text.ends - lengths)
         sizes = np.insert(sizes, first, lengths)
@@ -277,7 +279,7 @@ class FloretIndexer(SubwordIndexer):
 
 
 class ExplicitIndexer(SubwordIndexer):
-    """Stored n-grams, each with the row that the file gives it; others have none.
+    """N-grams that the file contains, each with its row; other n-grams have no row.
 
     Parameters
     ----------
@@ -286,7 +288,7 @@ class ExplicitIndexer(SubwordIndexer):
     vocabulary : Vocabulary
         The n-grams; each record ends in its row as a little-endian u64.
     n_buckets : int
-        How many rows there are.
+        Number of rows.
     """
 
     kind = "explicit"
@@ -312,27 +314,28 @@ class ExplicitIndexer(SubwordIndexer):
         ngrams : sequence of str
             The n-grams, brackets included.
         rows : sequence of int, optional
-            The row of each; several may share one. Their positions by default.
+            The row of each n-gram; n-grams may share a row. Their positions by default.
         min_n, max_n : int
             Lengths of n-grams in code points.
 
         Returns
         -------
         ExplicitIndexer
-            An indexer over records in memory.
+            An indexer over n-grams in memory.
 
         Raises
         ------
         ValueError
-            When the rows are not numbered from 0 without gaps, or their number is not that of
-            the n-grams.
+            If `rows` are not numbered from 0 without gaps, or are not as many as `ngrams`.
         """
         numbers = list(range(len(ngrams))) if rows is None else [int(row) for row in rows]
         if len(numbers) != len(ngrams):
-            raise ValueError(f"{len(numbers)} rows were given for {len(ngrams)} n-grams")
+            raise ValueError(
+                f"rows must be one for each of {len(ngrams)} n-grams, not {len(numbers)}"
+            )
         distinct = set(numbers)
         if distinct != set(range(len(distinct))):
-            raise ValueError("the rows of n-grams must be numbered from 0 without gaps")
+            raise ValueError("rows must be numbered from 0 without gaps")
         encoded = [ngram.encode() for ngram in ngrams]
         data = b"".join(
             len(ngram).to_bytes(4, "little") + ngram + number.to_bytes(8, "little")
@@ -344,30 +347,30 @@ class ExplicitIndexer(SubwordIndexer):
         return cls(min_n, max_n, vocabulary, len(distinct))
 
     def stored_rows(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the rows that the file gives to n-grams.
+        """Return the rows of stored n-grams.
 
         Parameters
         ----------
         numbers : numpy.ndarray
-            Shape (n,), int64: which n-grams.
+            Shape (n,), int64: positions of n-grams in the vocabulary.
 
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64.
+            Shape (n,), int64: the rows.
 
         Raises
         ------
         FormatError
-            When a stored row does not exist.
+            If a stored row does not exist.
         """
-        if self.vocabulary.records.suffix == 0:  # the v0 text numbers them by position
+        if self.vocabulary.records.suffix == 0:  # in the v0 text format, the position is the row
             return numbers
         stored = self.vocabulary.suffixes(numbers)
         for number, row in zip(numbers.tolist(), stored, strict=True):
             if row >= self.n_buckets:
                 raise FormatError(
-                    "an n-gram names a row that the storage does not have",
+                    "the row of an n-gram does not exist",
                     path=self.vocabulary.path,
                     format="finalfusion",
                     field=f"index of n-gram {number}",

@@ -1,49 +1,63 @@
-"""The checks of ``verify()`` that all formats share."""
+"""The checks of words that ``verify()`` makes for all formats."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
 from embmap.errors import FormatError
-from embmap.progress import Progress, named
+from embmap.progress import Progress
 from embmap.report import Report
+from embmap.words.records import scan
+from embmap.words.repeats import find_repeats
 from embmap.words.vocabulary import Vocabulary
+from embmap.words.word_index import hash_words
 
 __all__ = ["verify_words"]
 
-_BLOCK = 1 << 15
-_MOST_LETTERS = 1 << 21
+_BLOCK = 1 << 15  # words between two calls of a progress callback
 _MOST_REPEATS = 20
-_NO_WORD = "\ud800"  # equals no word of a file
 
 
 def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
-    """Check that words are whole, UTF-8, and each there once."""
-    noun, n = words.records.noun, len(words)
+    """Check that words lie within their section, are UTF-8, and occur once each."""
+    data, records, n = words.file, words.records, len(words)
+    noun = records.noun
     report.checked.append(f"{noun}s")
+    hashes = np.empty(n, np.uint64)
     try:
-        index = words.build(None if progress is None else named(progress, f"hashing {noun}s"))
+        starts = scan(data, records)
+        for first, block in hash_words(data, records, starts):
+            hashes[first : first + block.size] = block
+            if progress is not None:
+                progress(f"hashing {noun}s", first + block.size, n)
     except FormatError as error:
         report.error(str(error), error.offset)
         return
-    block: list[str] = []
-    first = n_repeated = n_letters = 0
-    for row, data in words.encoded(starts=index.starts):
+    not_utf8 = []
+    for row, word in words.encoded(starts=starts):
         try:
-            block.append(data.decode())
+            word.decode()
         except UnicodeDecodeError as error:
-            wrong = words.not_utf8(row, error, index.starts)
+            wrong = words.not_utf8(row, error, starts)
             report.error(str(wrong), wrong.offset)
-            block.append(_NO_WORD)
-        n_letters += len(data)
-        if len(block) == _BLOCK or n_letters > _MOST_LETTERS or row == n - 1:
-            rows = index.find_many(block)
-            repeated = np.flatnonzero((rows >= 0) & (rows != np.arange(first, row + 1)))
-            for i in repeated[: max(_MOST_REPEATS - n_repeated, 0)].tolist():
-                report.error(f"{noun} {first + i}, {block[i]!r}, repeats {noun} {rows[i]}")
-            n_repeated += repeated.size
-            first, block, n_letters = row + 1, [], 0
-            if progress is not None:
-                progress(f"checking {noun}s", first, n)
-    if n_repeated > _MOST_REPEATS:
-        report.error(f"{n_repeated} {noun}s repeat an earlier one; the first row is used")
+            not_utf8.append(row)
+        if progress is not None and ((row + 1) % _BLOCK == 0 or row + 1 == n):
+            progress(f"checking {noun}s", row + 1, n)
+
+    def encoded(rows: npt.NDArray[np.int64]) -> Iterator[bytes]:
+        data.check_whole()
+        begins = starts[rows].astype(np.int64) + (records.offset + records.prefix)
+        ends = starts[rows + 1].astype(np.int64) + (records.offset - records.suffix)
+        return map(data.fetch.__getitem__, map(slice, begins.tolist(), ends.tolist()))
+
+    repeats, firsts = find_repeats(hashes, encoded)
+    named = ~np.isin(repeats, not_utf8)
+    repeats, firsts = repeats[named], firsts[named]
+    shown = repeats[:_MOST_REPEATS]
+    for row, first, word in zip(shown.tolist(), firsts.tolist(), encoded(shown), strict=False):
+        report.error(f"{noun} {row}, {word.decode()!r}, repeats {noun} {first}")
+    if repeats.size > _MOST_REPEATS:
+        report.error(f"{repeats.size} {noun}s repeat an earlier one; the first row is used")

@@ -1,9 +1,9 @@
 """A hash table from words to rows that can be mapped from a file.
 
-The table holds row numbers only; the words stay where they are in the data file, and every hit is
-confirmed against them, so a table can miss but never answer with the wrong row. Slots are chosen by
-the low bits of xxh3_64 over the UTF-8 bytes and collisions go to the next slot. A row with an equal
-word further down in the file is never reached: the first row wins.
+The table contains only row numbers. The words stay in the data file, and every hit is confirmed
+by the word there, so that a damaged table can miss a word but never give a wrong row. The low bits
+of xxh3_64 over the UTF-8 bytes choose a slot, and collisions go to the next slot. Of equal words,
+the first row is found.
 
 A vocabulary below 4 GiB takes at most 24 bytes per word.
 """
@@ -25,24 +25,23 @@ from embmap.words.records import Records
 __all__ = ["EMPTY", "WordIndex", "hash_words", "n_slots_for"]
 
 EMPTY = 0xFFFFFFFF
-"""What a slot without a row holds."""
+"""The value of a slot without a row."""
 
 _BLOCK = 1 << 15  # words hashed at a time: their bytes stay in the second-level cache
-_MOST_LETTERS = 1 << 21  # bytes of words compared at a time
+_MOST_LETTERS = 1 << 21  # bytes of words that are compared at a time
 _SHORT = 16  # words up to this many bytes are gathered as one array
 
 
 class WordIndex:
-    """Finds words in place.
+    """Finds the rows of words, without a copy of the words.
 
     Attributes
     ----------
     confirm : callable or None
-        What ``find`` answers with for a word that is not there: ``confirm(word)``, or -1.
+        If set, ``find`` answers ``confirm(index, word)`` for a word that it does not find, not -1.
     """
 
     __slots__ = (
-        "__weakref__",
         "_fetch",
         "_file",
         "_mask",
@@ -66,7 +65,7 @@ class WordIndex:
         mask: int,
     ) -> None:
         self.records = records
-        self.confirm: Callable[[str], int] | None = None
+        self.confirm: Callable[[Any, str], int] | None = None
         self.starts = starts
         self.slots = slots
         self._mask = mask
@@ -83,11 +82,14 @@ class WordIndex:
     def build(
         cls, file: ByteSource, records: Records, starts: npt.NDArray[Any], progress: Any = None
     ) -> WordIndex:
-        """Return an index over words whose starts are known."""
+        """Return an index over words, given where their records start.
+
+        `progress` is called as ``progress(words_done, n_words)``.
+        """
         n = records.n
         if n >= EMPTY:
             raise UnsupportedError(
-                f"a word index holds fewer than {EMPTY} words", path=file.path, found=n
+                f"a word index must be about fewer than {EMPTY} words", path=file.path, found=n
             )
         mask = n_slots_for(n) - 1
         keys = np.empty(n, np.uint64)
@@ -97,8 +99,8 @@ class WordIndex:
             keys[start:stop] |= np.arange(start, stop, dtype=np.uint64)
             if progress is not None:
                 progress(stop, n)
-        # Sorted by home slot, then row: each word goes to its home or to the first slot after the
-        # word before it, which is linear probing with all insertions done at once.
+        # In the order of home slot and row, each word goes to its home slot, or to the slot after
+        # the word before it if that is further on: linear probing, with all insertions at once.
         keys.sort()
         order = np.arange(n, dtype=np.int64)
         places = np.maximum.accumulate((keys >> np.uint64(32)).astype(np.int64) - order) + order
@@ -109,21 +111,21 @@ class WordIndex:
 
     @property
     def n_slots(self) -> int:
-        """Slots that a hash can choose: a power of two."""
+        """Number of slots that a hash can choose: a power of two."""
         return self._mask + 1
 
     @property
     def nbytes(self) -> int:
-        """Memory or file bytes the index takes."""
+        """Size of the index in memory or in its file, in bytes."""
         return int(self.starts.nbytes) + int(self.slots.nbytes)
 
     def find(self, word: str) -> int:
-        """Return the row of a word."""
+        """Return the first row of a word; -1, or what `confirm` gives, if it is not found."""
         try:
             data = word.encode()
-        except UnicodeEncodeError:  # a lone surrogate is in no UTF-8 file
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8
             return -1
-        # The length stands before the word, so that no part of another record can match.
+        # Comparing the length before the word as well keeps a part of another word from matching.
         length = len(data)
         record = (self._prefixes[length] if length < 256 else self._prefix(length)) + data
         slots = self._slots
@@ -137,17 +139,20 @@ class WordIndex:
                     return row
                 slot += 1
                 row = slots[slot]
-        except IndexError:  # a damaged index names a row that does not exist
+        except IndexError:  # a damaged index names rows that do not exist
             pass
-        return -1 if self.confirm is None else self.confirm(word)
+        return -1 if self.confirm is None else self.confirm(self, word)
 
     def _prefix(self, length: int) -> bytes:
-        """Return the length before a word; one that no record can have becomes another."""
+        """Return the length field of a word, capped at the largest length that the field can hold.
+
+        A longer word is in no record, and does not equal a word of the largest length.
+        """
         nbytes = self.records.prefix
         return min(length, (1 << 8 * nbytes) - 1).to_bytes(nbytes, "little")
 
     def probe(self, word: str) -> tuple[int, list[int]]:
-        """Return what a look-up that misses reads."""
+        """Return what a look-up that misses reads: the first slot, and the rows from there on."""
         home = slot = xxh3_64_intdigest(word.encode()) & self._mask
         rows = []
         while (row := self._slots[slot]) != EMPTY:
@@ -156,13 +161,13 @@ class WordIndex:
         return home, rows
 
     def find_many(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the rows of many words."""
+        """Return the first rows of many words: (n,) int64, -1 for words that are not found."""
         n = len(words)
         try:
-            # Encoded together and split at once, unless a word holds the separator itself.
+            # All words are encoded and split at once, unless one of them contains the separator.
             joined = "\0".join(words).encode()
             encoded = joined.split(b"\0")
-            if len(joined) > _MOST_LETTERS and n > 1:  # memory stays bounded for any words
+            if len(joined) > _MOST_LETTERS and n > 1:  # bounds the memory for words of any length
                 halves = (words[: n // 2], words[n // 2 :])
                 return np.concatenate([self.find_many(half) for half in halves])
             if len(encoded) != n:
@@ -194,12 +199,13 @@ class WordIndex:
         places: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Compare the words of rows with words given by place and length, byte for byte.
+        """Compare the words of rows with words given by place and length, byte for byte: (n,) bool.
 
-        A place is where the length before a word would start; what stands there is never read.
+        `places` lie in `letters`, as many bytes before each word as a length field has. These bytes
+        are not read.
         """
         prefix, suffix = self.records.prefix, self.records.suffix
-        equal = rows < self.records.n  # not so only in a damaged index
+        equal = rows < self.records.n  # false only in a damaged index
         rows = np.where(equal, rows, 0)
         begins = self.starts[rows].astype(np.int64) + (self.records.offset + prefix)
         ends = self.starts[rows + 1].astype(np.int64) + (self.records.offset - suffix)
@@ -213,7 +219,7 @@ class WordIndex:
         firsts = sizes.cumsum() - sizes
         wanted = letters[ragged(places[same], sizes)]
         if prefix:
-            # The length stands before the word, so that no part of another record can match.
+            # As in find: no part of another word may match.
             heads = lengths.astype(f"<u{prefix}").view(np.uint8).reshape(-1, prefix)
             wanted[firsts[:, np.newaxis] + np.arange(prefix)] = heads
         alike = self._file.gather(begins - prefix, sizes) == wanted
@@ -228,12 +234,12 @@ class WordIndex:
 
 @cache
 def _prefixes(nbytes: int) -> list[bytes]:
-    """Return the lengths 0 to 255 as they stand before words."""
+    """Return the length fields of words of 0 to 255 bytes."""
     return [length.to_bytes(nbytes, "little") if nbytes else b"" for length in range(256)]
 
 
 def n_slots_for(n_words: int) -> int:
-    """Return the number of slots of a table."""
+    """Return the number of slots for a number of words: a power of two, at most 40 % occupied."""
     needed = max(-(-5 * n_words // 2), 1)
     return 1 << (needed - 1).bit_length()
 
@@ -241,7 +247,7 @@ def n_slots_for(n_words: int) -> int:
 def hash_words(
     file: ByteSource, records: Records, starts: npt.NDArray[Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
-    """Hash the words of a run, block by block."""
+    """Yield the first row and the xxh3_64 hashes, (n,) uint64, of each block of words."""
     file.check_whole()
     for start in range(0, records.n, _BLOCK):
         bounds = starts[start : start + _BLOCK + 1].astype(np.int64)
@@ -256,7 +262,7 @@ def _hash_block(
     begins: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.uint64]:
-    """Hash words given by place and length, gathering the short ones at once."""
+    """Return the hashes of consecutive words: (n,) uint64. Short words are gathered at once."""
     first, last = int(begins[0]), int(begins[-1] + lengths[-1])
     hashes = np.empty(begins.size, np.uint64)
     if last - first > 64 * _BLOCK * _SHORT:  # words of megabytes: one at a time
@@ -264,7 +270,7 @@ def _hash_block(
     else:
         data = file.array(offset + first, np.uint8, last - first)
         short = (lengths <= _SHORT) & (begins - first + _SHORT <= data.size)
-        # numpy drops trailing NULs of an S string, so a word that ends in one goes the slow way.
+        # numpy drops NULs at the end of an S string: words that end in NUL are hashed one by one.
         ends = begins[short] - first + lengths[short] - 1
         short[short] = (lengths[short] == 0) | (data[ends] != 0)
     if short.any():

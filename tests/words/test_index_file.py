@@ -177,7 +177,7 @@ def test_damage_in_the_body_never_hides_a_word(indexed, where):
     index = indexed.with_name("a.fifu.embx")
     data = bytearray(index.read_bytes())
     with embmap.open(indexed) as file:
-        nbytes = file.vocab.build().slots.nbytes
+        nbytes = file.vocab.finder.build().slots.nbytes
     first, last = (4096, 4096 + nbytes) if where == "slots" else (4096 + nbytes, len(data) - 16)
     data[first:last] = bytes(byte ^ 0x55 for byte in data[first:last])
     index.write_bytes(data)
@@ -198,7 +198,7 @@ def test_damage_in_the_body_never_hides_a_word(indexed, where):
 
 def test_misses_check_each_block_once(indexed, monkeypatch):
     with embmap.open(indexed, index="require") as file:
-        index_file = file.vocab.source._index_file
+        index_file = file.vocab.finder.source._index_file
         assert "absent" not in file
         assert 0 < sum(index_file._checked) <= 3
         index_file.check_all()
@@ -219,7 +219,7 @@ def test_stored_ngrams_are_indexed_too(tmp_path):
         assert np.array_equal(file["w123"], expected)
     with embmap.open(path, index="require") as file:
         assert np.array_equal(file["w123"], expected)
-        assert file.subwords.vocabulary.index_state() == "file"
+        assert file.subwords.vocabulary.finder.state == "file"
         assert file.subword_rows("w123").tolist() == [1 + 123, 1 + 12, 1 + 1]
         with pytest.raises(embmap.UnknownWordError):
             file["zzz"]
@@ -319,7 +319,7 @@ def test_a_dropped_index_is_dropped_for_the_rest_of_a_few_words(indexed):
     index.write_bytes(data)
     with embmap.open(indexed) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore", embmap.StaleIndexWarning)
-        old = file.vocab.find_row
+        old = file.vocab.finder.find_row
         assert file.find([*asked, "word2"]).tolist() == [-1, -1, -1, 2]
         assert old("nope") == -1
         assert file["word2"][0] == 2

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from embmap.formats.embd.writer import write
 from embmap.io.parsing import parse_json
+from embmap.words.given import read_words
 
 __all__ = ["from_safetensors"]
 
@@ -79,8 +80,7 @@ def from_safetensors(
         ) from error
     path = Path(os.fsdecode(source))
     if isinstance(vocab, str | os.PathLike):
-        text = Path(vocab).read_bytes().decode("utf-8-sig").removesuffix("\n")
-        vocab = [token.removesuffix("\r") for token in text.split("\n")]
+        vocab = read_words(vocab)
     try:
         opened = safe_open(path, framework="numpy")
     except SafetensorError as error:

@@ -181,7 +181,7 @@ class FinalfusionFile(EmbeddingFile):
         )
         end = layout.words.offset + int(self._words.starts[-1])
         records = ngram_records(layout, end, chunk.end)
-        return Vocabulary(self._file, records, self._words.source, number=1)
+        return Vocabulary(self._file, records, self._words.finder.source, number=1)
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         vocabularies = super()._indexed_vocabularies()
@@ -238,7 +238,7 @@ class FinalfusionFile(EmbeddingFile):
         self._check_open()
         if not isinstance(word, str):
             raise TypeError(f"a word is a str, not {type(word).__name__}")
-        return self._words.find_row(word)
+        return self._words.finder.find_row(word)
 
     def embedding_with_norm(self, word: str) -> tuple[npt.NDArray[Any], float]:
         """Return the vector of a word and its norm.

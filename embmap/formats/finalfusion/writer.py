@@ -10,6 +10,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,6 +24,7 @@ from embmap.io.atomic_write import replacing
 from embmap.io.parsing import parse_toml
 from embmap.vectors.blocks import Blocks, split_blocks
 from embmap.vectors.product import Quantized
+from embmap.words.repeats import find_repeats
 from embmap.words.subwords import (
     BucketIndexer,
     ExplicitIndexer,
@@ -234,20 +236,16 @@ def _write_words(out: _Output, words: Iterable[str]) -> int:
             raise ValueError(f"word {len(hashes)}, {word!r}, has no UTF-8: {error}") from None
         out.write(struct.pack("<I", len(data)) + data)
         hashes.append(xxh3_64_intdigest(data))
-    _refuse_repeats(out, start, np.frombuffer(hashes, np.uint64))
-    return len(hashes)
+    n = len(hashes)
 
+    def encoded(rows: npt.NDArray[np.int64]) -> Iterable[bytes]:
+        return compress(out.strings(start, n), np.isin(np.arange(n), rows).tolist())
 
-def _refuse_repeats(out: _Output, start: int, hashes: npt.NDArray[np.uint64]) -> None:
-    """Raise ValueError for words written twice; equal hashes only make them suspect."""
-    ordered = np.sort(hashes)
-    suspects = set(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())
-    if not suspects:
-        return
-    seen: dict[bytes, int] = {}
-    for row, word in enumerate(out.strings(start, len(hashes))):
-        if int(hashes[row]) in suspects and seen.setdefault(word, row) != row:
-            raise ValueError(f"word {row}, {word.decode()!r}, repeats word {seen[word]}")
+    repeats, firsts = find_repeats(np.frombuffer(hashes, np.uint64), encoded)
+    if repeats.size:
+        (again,) = encoded(repeats[:1])
+        raise ValueError(f"word {repeats[0]}, {again.decode()!r}, repeats word {firsts[0]}")
+    return n
 
 
 def _write_dense(out: _Output, vectors: Blocks) -> int:
