@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
+from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress, named
 from embmap.report import Report
@@ -545,18 +545,13 @@ class EmbeddingFile(ABC):
         """
         self._check_open()
         report = Report()
-        try:
-            for words in self._indexed_vocabularies():
-                verify_words(words, report, progress)
-        except (FormatError, StaleIndexError) as error:  # n-grams stand behind damaged words
-            if self._vocabulary is not None:
-                verify_words(self._vocabulary, report, progress)
-            report.error(str(error), getattr(error, "offset", None))
-        try:
-            self.check_index()
-        except StaleIndexError as error:
-            tell = report.error if self._words.source.required else report.warning
-            tell(str(error))
+        if self._vocabulary is not None:
+            report.attempt(verify_words, self._vocabulary, report, progress)
+        # N-grams follow the words in the file, so damaged words hide them.
+        for ngrams in (report.attempt(self._indexed_vocabularies) or [])[1:]:
+            report.attempt(verify_words, ngrams, report, progress)
+        required = self._words.source.required
+        report.attempt(self.check_index, severity="error" if required else "warning")
         self._verify_data(report, progress)
         return report
 

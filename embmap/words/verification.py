@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from embmap.errors import FormatError
 from embmap.progress import Progress, named
 from embmap.report import Report
 from embmap.words.vocabulary import Vocabulary
@@ -14,17 +13,15 @@ __all__ = ["verify_words"]
 _BLOCK = 1 << 15
 _MOST_LETTERS = 1 << 21
 _MOST_REPEATS = 20
-_NO_WORD = "\ud800"  # equals no word of a file
+_NO_WORD = "\ud800"  # not valid UTF-8, so that no word of a file equals it
 
 
 def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -> None:
-    """Check that words are whole, UTF-8, and each there once."""
+    """Check that all words are complete, valid UTF-8 and distinct."""
     noun, n = words.records.noun, len(words)
-    report.checked.append(f"{noun}s")
-    try:
-        index = words.build(None if progress is None else named(progress, f"hashing {noun}s"))
-    except FormatError as error:
-        report.error(str(error), error.offset)
+    hashing = None if progress is None else named(progress, f"hashing {noun}s")
+    index = report.attempt(words.build, hashing, what=f"{noun}s")
+    if index is None:
         return
     block: list[str] = []
     first = n_repeated = n_letters = 0
@@ -46,4 +43,4 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
             if progress is not None:
                 progress(f"checking {noun}s", first, n)
     if n_repeated > _MOST_REPEATS:
-        report.error(f"{n_repeated} {noun}s repeat an earlier one; the first row is used")
+        report.error(f"{n_repeated} {noun}s repeat an earlier {noun}; look-ups find the first")

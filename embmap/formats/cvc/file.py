@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile, jsonable
-from embmap.errors import FormatError
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
 from embmap.formats.cvc.layout import FORMAT, Section, parse
 from embmap.io.mapping import ByteSource
@@ -155,19 +153,14 @@ class CvcFile(EmbeddingFile):
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
-        report.checked += ["checksums", "vectors"]
         if self._offsets.version == "0.1":
-            report.checked[-2] = "no checksums: version 0.1 has none"
+            report.skipped("checksums: version 0.1 has none")
+        else:
+            report.checked.append("checksums")
+        report.checked.append("vectors")
         for i, chunk in enumerate(self._chunks):
-            self._verify_chunk(chunk.check, report)
+            report.attempt(chunk.check)
             for name in self._columns:
-                self._verify_chunk(partial(chunk.decode_unchecked, name), report)
+                report.attempt(chunk.decode_unchecked, name)
             if progress is not None:
                 progress("checking chunks", i + 1, len(self._chunks))
-
-    @staticmethod
-    def _verify_chunk(check: Callable[[], Any], report: Report) -> None:
-        try:
-            check()
-        except FormatError as error:
-            report.error(str(error), error.offset)

@@ -427,11 +427,10 @@ def _open_step(reopen: Callable[[], EmbeddingFile], t: int) -> EmbeddingFile:
 
 def _verify_groups(groups: Groups, t: int, report: Report) -> tuple[int, int] | None:
     """Decode a whole time step; return where its data end, unless it cannot be decoded."""
-    try:
-        problems, end = groups.check(t)
-    except FormatError as error:
-        report.error(str(error), error.offset)
+    found = report.attempt(groups.check, t)
+    if found is None:
         return None
+    problems, end = found
     for problem in problems[:_SHOWN]:
         report.error(str(problem), problem.offset)
     if len(problems) > _SHOWN:
