@@ -1,4 +1,4 @@
-"""The words of a DWE file at one time step and at all of them, decoded when they are asked for."""
+"""Matrices of a DWE file, decoded on request: the words at a time step, and at all of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ __all__ = ["Timestep", "Trajectories"]
 
 
 class Timestep(Matrix):
-    """The rows of one time step; the groups they are in are decoded, with those of its ancestors.
+    """The rows of one time step: shape (V, K), float32, or int16 without a scale.
+
+    Decoding a row takes its whole group, at this step and at the steps that it depends on.
 
     Parameters
     ----------
     groups : Groups
         The groups of the file.
     t : int
-        The step.
+        The time step, counted from 0.
     scale : numpy.float32, optional
-        What the integers are multiplied with; without it they stay integers.
+        Factor from integers to numbers; without it the rows are integers.
     """
 
     def __init__(self, groups: Groups, t: int, scale: np.float32 | None = None) -> None:
@@ -38,7 +40,7 @@ class Timestep(Matrix):
 
     @property
     def quantized(self) -> Timestep:
-        """The same rows as they are stored: int16."""
+        """The same rows as integers: shape (V, K), int16."""
         return Timestep(self.groups, self.t)
 
     @property
@@ -68,7 +70,7 @@ class Timestep(Matrix):
     def _scaled(
         self, values: npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Return values as this matrix hands them out."""
+        """Return integers as rows of this matrix."""
         if self._scale is not None:
             return scaled(values, self._scale, out)
         if out is None:
@@ -99,7 +101,7 @@ class Timestep(Matrix):
 
 
 class Trajectories(Matrix):
-    """The words at all time steps: float32 of shape (V, T, K)."""
+    """The words at all time steps: shape (V, T, K), float32."""
 
     def __init__(self, groups: Groups, scale: np.float32) -> None:
         layout = groups.layout
