@@ -48,16 +48,8 @@ DTYPES = {
     "int8": "<i1",
     "uint8": "<u1",
 }
-KNOWN = (
-    "num_vectors",
-    "dimension",
-    "compression",
-    "chunks",
-    "sections",
-    "columns",
-    "format_type",
-    "mmap_optimized",
-)
+KNOWN = {"num_vectors", "dimension", "compression", "chunks", "sections", "columns"}
+KNOWN |= {"format_type", "mmap_optimized"}
 _KNOWN_COMPRESSIONS = frozenset(itertools.chain(*COMPRESSIONS.values()))
 
 
@@ -130,11 +122,8 @@ class _Header:
     def __init__(self, source: ByteSource, dialect: str, reader: FieldReader, nbytes: int) -> None:
         self.source = source
         self.dialect = dialect
-        self._where: dict[str, Any] = {
-            "path": source.path,
-            "format": FORMAT,
-            "offset": reader.offset,
-        }
+        where: dict[str, Any] = {"path": source.path, "format": FORMAT, "offset": reader.offset}
+        self._where = where
         self.document = self._parse(reader.raw(nbytes, "header"))
 
     def _parse(self, data: bytes) -> dict[str, Any]:
@@ -295,12 +284,11 @@ def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tupl
             )
         payload = reader.offset
         end = payload + nbytes
+        about: Any = {"field": field, "rows": rows, "span": (payload, end)}
         if header.dialect == "2.0":
-            parts = _parts(header, columns, record, field=field, rows=rows, span=(payload, end))
+            parts = _parts(header, columns, record, **about)
         else:
-            parts = (
-                _part(header, columns[0], record, field=field, rows=rows, span=(payload, end)),
-            )
+            parts = (_part(header, columns[0], record, **about),)
         metadata = record.get("metadata")
         chunks.append(
             ChunkLayout(

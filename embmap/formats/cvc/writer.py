@@ -13,6 +13,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,6 +103,7 @@ def write(
     if mmap_optimized:
         header["mmap_optimized"] = True
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
+        encode_held = partial(encode, allow_overflow=allow_overflow, held=held)
         listed, n, total = [], 0, n_rows(vectors)
         for number, pieces in enumerate(_chunks(vectors, chunk_rows)):
             if not isinstance(compression, str):
@@ -112,14 +114,7 @@ def write(
                 spool.seek(_aligned(spool.tell()))
             start = spool.tell()
             record = Record(spool, layout)
-            encoded = encode(
-                record,
-                pieces,
-                default,
-                f"chunk {number}",
-                allow_overflow=allow_overflow,
-                held=held,
-            )
+            encoded = encode_held(record, pieces, default, f"chunk {number}")
             record.end()
             header["dimension"] = encoded.columns
             if encoded.rows:
@@ -197,6 +192,7 @@ def write_columns(
     n = 0
     described: list[dict[str, Any]] = []
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
+        encode_held = partial(encode, allow_overflow=allow_overflow, held=held)
         listed = []
         for chunk in _column_chunks(columns, chunk_rows):
             record = Record(spool, "2.0")
@@ -210,14 +206,7 @@ def write_columns(
                     described.append(_described(name, piece, compression))
                 start = record.nbytes
                 chosen = described[number]["compression"]
-                encoded = encode(
-                    record,
-                    pieces,
-                    chosen,
-                    f"column {name!r}",
-                    allow_overflow=allow_overflow,
-                    held=held,
-                )
+                encoded = encode_held(record, pieces, chosen, f"column {name!r}")
                 rows.add(encoded.rows)
                 entries[name] = {**encoded.entry, "offset": start, "size": record.nbytes - start}
             record.end()
@@ -401,12 +390,6 @@ def _sections(sections: Sequence[Section | Mapping[str, Any]], n: int) -> list[d
         start, stop = map(operator.index, given)
         if not 0 <= start <= stop <= n:
             raise ValueError(f"a section must lie in rows 0 to {n}, not {start} to {stop}")
-        written.append(
-            {
-                "start_index": start,
-                "end_index": stop,
-                "num_vectors": stop - start,
-                "metadata": about,
-            }
-        )
+        place = {"start_index": start, "end_index": stop, "num_vectors": stop - start}
+        written.append({**place, "metadata": about})
     return written

@@ -256,10 +256,8 @@ def _stream(file: ByteSource, header: _Header) -> DweLayout:
         sizes.append(n)
         offset += 2 * model_size(n)
     if table - offset > 2:
-        raise FormatError(
-            f"the models end {table - offset} bytes before the jump table",
-            **_where(file, "jump_table_address", 16),
-        )
+        message = f"the models end {table - offset} bytes before the jump table"
+        raise FormatError(message, **_where(file, "jump_table_address", 16))
     return DweLayout(
         **vars(header),
         dialect="stream",
@@ -306,10 +304,8 @@ def model_of(file: ByteSource, layout: DweLayout, t: int) -> EntropyModel:
     try:
         return parse_model(words)
     except ValueError as error:
-        raise FormatError(
-            f"the entropy model of timestep {t} is not valid: {error}",
-            **_where(file, "frequencies", offset),
-        ) from None
+        message = f"the entropy model of timestep {t} is not valid: {error}"
+        raise FormatError(message, **_where(file, "frequencies", offset)) from None
 
 
 def entries_of(
@@ -321,33 +317,28 @@ def entries_of(
     """Return the entries of all pairs of `steps` and `groups`, which are broadcast."""
     file.check_whole()
     steps, groups = (each.reshape(-1) for each in np.broadcast_arrays(steps, groups))
+    tables = np.array(layout.table_offsets)[steps]
     if layout.dialect == "stream":
-        field = "jump_table"
-        entries = _stream_entries(file, layout, steps, groups)
-        outside = entries.positions > layout.data_words
+        field, read = "jump_table", _stream_entries
     else:
-        field = "chunk_addrs"
-        entries = _block_entries(file, layout, steps, groups)
-        outside = entries.positions < 0
+        field, read = "chunk_addrs", _block_entries
+    entries = Entries(steps=steps, groups=groups, **read(file, layout, tables, groups))
+    outside = (entries.positions < 0) | (entries.positions > layout.data_words)
     wrong = outside | (entries.states < LOWEST)
     if wrong.any():
         i = int(wrong.argmax())
         what = "starts outside the data" if outside[i] else "starts in an impossible state"
         raise FormatError(
             f"group {int(groups[i])} of timestep {int(steps[i])} {what}",
-            **_where(file, field, layout.table_offsets[int(steps[i])]),
+            **_where(file, field, int(tables[i])),
         )
     return entries
 
 
 def _stream_entries(
-    file: ByteSource,
-    layout: DweLayout,
-    steps: npt.NDArray[np.int64],
-    groups: npt.NDArray[np.int64],
-) -> Entries:
+    file: ByteSource, layout: DweLayout, tables: npt.NDArray[np.int64], groups: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
     # A group must end where the next group of its step starts, so the next row is read, too.
-    tables = np.array(layout.table_offsets)[steps]
     followed = groups + 1 < layout.n_groups
     nbytes = np.where(followed, 16, 8)
     rows = file.gather(tables + 8 * groups, nbytes).view("<u4").reshape(-1, 2)
@@ -355,48 +346,38 @@ def _stream_entries(
     after = np.where(followed, np.minimum(own + 1, len(rows) - 1), -1)
     ends = np.append(rows[:, 0].astype(np.int64), -1)
     end_states = np.append(rows[:, 1].astype(np.int64), -1)
-    return Entries(
-        steps=steps,
-        groups=groups,
-        positions=ends[own],
-        states=rows[own, 1].astype(np.uint32),
-        ends=ends[after],
-        end_states=end_states[after],
-    )
+    return {
+        "positions": ends[own],
+        "states": rows[own, 1].astype(np.uint32),
+        "ends": ends[after],
+        "end_states": end_states[after],
+    }
 
 
 def _block_entries(
-    file: ByteSource,
-    layout: DweLayout,
-    steps: npt.NDArray[np.int64],
-    groups: npt.NDArray[np.int64],
-) -> Entries:
+    file: ByteSource, layout: DweLayout, tables: npt.NDArray[np.int64], groups: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
     # An address counts units of four bytes; the first unit of a chunk is its state.
-    tables = np.array(layout.table_offsets)[steps]
     four = np.full(groups.size, 4)
     addresses = file.gather(tables + 4 * groups, four).view("<u4").astype(np.int64)
     lowest = HEADER_NBYTES // 4 + layout.n_steps
     inside = (addresses >= lowest) & (4 * addresses < file.nbytes)
     heads = file.gather(np.where(inside, 4 * addresses, 0), four).view("<u2").reshape(-1, 2)
     states = heads[:, 0].astype(np.uint32) << np.uint32(16) | heads[:, 1]
-    return Entries(
-        steps=steps,
-        groups=groups,
-        positions=np.where(inside, 2 * addresses + 2, -1),
-        states=states,
-        ends=np.full(groups.size, -1),
-        end_states=np.full(groups.size, LOWEST),
-    )
+    return {
+        "positions": np.where(inside, 2 * addresses + 2, -1),
+        "states": states,
+        "ends": np.full(groups.size, -1),
+        "end_states": np.full(groups.size, LOWEST),
+    }
 
 
 def _model_size(file: ByteSource, offset: int, end: int, t: int) -> int:
     """Return the number of symbols of a model that must end before `end`."""
     n = int.from_bytes(file.read(offset, 2), "little") if offset + 2 <= end else 0
     if not 2 <= n <= TOTAL or offset + 2 * model_size(n) > end:
-        raise FormatError(
-            f"the entropy model of timestep {t} cannot have {n} symbols",
-            **_where(file, "num_symbols", offset),
-        )
+        message = f"the entropy model of timestep {t} cannot have {n} symbols"
+        raise FormatError(message, **_where(file, "num_symbols", offset))
     return n
 
 

@@ -15,7 +15,17 @@ from embmap.vectors.matrix import Matrix
 __all__ = ["Timestep", "Trajectories"]
 
 
-class Timestep(Matrix):
+class _Decoded(Matrix):
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    @property
+    def random_access(self) -> bool:
+        return False
+
+
+class Timestep(_Decoded):
     """The rows of one time step: shape (V, K), float32, or int16 without a scale.
 
     Decoding a row takes its whole group, at this step and at the steps that it depends on.
@@ -42,14 +52,6 @@ class Timestep(Matrix):
     def quantized(self) -> Timestep:
         """The same rows as integers: shape (V, K), int16."""
         return Timestep(self.groups, self.t)
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    @property
-    def random_access(self) -> bool:
-        return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         layout, file = self.groups.layout, self.groups.file
@@ -100,7 +102,7 @@ class Timestep(Matrix):
             out[chosen] = self._scaled(values[place[chosen] - first, within[chosen]])
 
 
-class Trajectories(Matrix):
+class Trajectories(_Decoded):
     """The words at all time steps: shape (V, T, K), float32."""
 
     def __init__(self, groups: Groups, scale: np.float32) -> None:
@@ -109,14 +111,6 @@ class Trajectories(Matrix):
         self._scale = scale
         self.shape = (layout.n_words, layout.n_steps, layout.dim)
         self.dtype = np.dtype(np.float32)
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    @property
-    def random_access(self) -> bool:
-        return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         for t in range(self.shape[1]):

@@ -71,18 +71,19 @@ FOOTER = struct.Struct("<II4sI")
 class TensorLayout:
     """A tensor: its dtype as numpy spells it, or "bfloat16", and its place in the file.
 
-    Attributes
-    ----------
-    name_hash : int or None
-        The stored FNV-1a hash of its name; None in flat files.
+    `name_hash` is the stored FNV-1a hash of its name; None in flat files.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    nbytes: int
-    name_hash: int | None
+    name_hash: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the data in bytes."""
+        return math.prod(self.shape) * ITEMSIZES[self.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +183,8 @@ def _parse_spec(file: ByteSource) -> EmbdLayout:
     _, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes = fields[:8]
     index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = fields[8:]
     if flags & CHECKSUM_ENABLED and zlib.crc32(head[:56]) != checksum:
-        raise ChecksumError(
-            "the checksum does not match the header", **reader.where("header_checksum", 56)
-        )
+        where = reader.where("header_checksum", 56)
+        raise ChecksumError("the checksum does not match the header", **where)
     if total != file.nbytes:
         raise TruncatedError(
             "the size of the file differs from its total_file_size",
@@ -200,9 +200,8 @@ def _parse_spec(file: ByteSource) -> EmbdLayout:
     if flags & COMPRESSED:
         raise UnsupportedError("embmap reads no compressed tensors", **reader.where("flags", 8))
     if flags & ~0xF:
-        raise UnsupportedError(
-            "the flags are not known", **reader.where("flags", 8), found=hex(flags)
-        )
+        where = reader.where("flags", 8)
+        raise UnsupportedError("the flags are not known", **where, found=hex(flags))
     for what, offset, nbytes in (
         ("metadata", metadata_offset, metadata_nbytes),
         ("vocabulary", vocab_offset, vocab_nbytes),
@@ -319,14 +318,14 @@ def _tensors(
             raise reader.error(message, field, found=dtype)
         if not 1 <= ndim <= 4 or any(dims[ndim:]):
             raise reader.error(f"tensor {name!r} has impossible dimensions", field, found=dims)
-        tensor = _tensor(
-            file,
+        tensor = TensorLayout(
             name=name,
             dtype=DTYPES[dtype],
             shape=tuple(dims[:ndim]),
             offset=data_offset + start,
             name_hash=name_hash,
         )
+        _check_size(file, tensor)
         if start + tensor.nbytes > data_nbytes:
             raise TruncatedError(
                 f"tensor {name!r} exceeds the tensor data",
@@ -338,28 +337,10 @@ def _tensors(
     return tuple(tensors)
 
 
-def _tensor(
-    file: ByteSource,
-    *,
-    name: str,
-    dtype: str,
-    shape: tuple[int, ...],
-    offset: int,
-    name_hash: int | None = None,
-) -> TensorLayout:
-    itemsize = ITEMSIZES[dtype]
-    if math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
-        raise FormatError(
-            f"tensor {name!r} has impossible dimensions", path=file.path, format=FORMAT, found=shape
-        )
-    return TensorLayout(
-        name=name,
-        dtype=dtype,
-        shape=shape,
-        offset=offset,
-        nbytes=math.prod(shape) * itemsize,
-        name_hash=name_hash,
-    )
+def _check_size(file: ByteSource, tensor: TensorLayout) -> None:
+    if math.prod(max(size, 1) for size in tensor.shape) * ITEMSIZES[tensor.dtype] >= 2**63:
+        message = f"tensor {tensor.name!r} has impossible dimensions"
+        raise FormatError(message, path=file.path, format=FORMAT, found=tensor.shape)
 
 
 def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
@@ -367,9 +348,8 @@ def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:
-            raise FormatError(
-                f"two tensors are called {tensor.name!r}", path=file.path, format=FORMAT
-            )
+            message = f"two tensors are called {tensor.name!r}"
+            raise FormatError(message, path=file.path, format=FORMAT)
         names.add(tensor.name)
     ordered = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda t: t.offset)
     for before, after in itertools.pairwise(ordered):
@@ -397,7 +377,8 @@ def _parse_flat(file: ByteSource) -> EmbdLayout:
         if not 1 <= ndim <= 4:
             raise reader.error(f"tensor {name!r} has impossible dimensions", "ndim", found=ndim)
         shape = tuple(reader.u32(f"dims of tensor {i}") for _ in range(ndim))
-        tensor = _tensor(file, name=name, dtype="<f4", shape=shape, offset=reader.offset)
+        tensor = TensorLayout(name=name, dtype="<f4", shape=shape, offset=reader.offset)
+        _check_size(file, tensor)
         if tensor.nbytes > reader.remaining:
             raise TruncatedError(
                 f"tensor {name!r} needs {tensor.nbytes} bytes, but {reader.remaining} are left",

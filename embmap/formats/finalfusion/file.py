@@ -167,14 +167,8 @@ class FinalfusionFile(EmbeddingFile):
         if layout.kind == "fasttext":
             return FastTextIndexer(*lengths, layout.n_buckets)
         if layout.kind == "floret":
-            return FloretIndexer(
-                *lengths,
-                n_buckets=layout.n_buckets,
-                n_hashes=layout.n_hashes,
-                seed=layout.seed,
-                bow=layout.bow,
-                eow=layout.eow,
-            )
+            names = ("n_buckets", "n_hashes", "seed", "bow", "eow")
+            return FloretIndexer(*lengths, **{name: getattr(layout, name) for name in names})
         ngrams = self._ngrams(layout)
         n_rows = len(ngrams) if layout.n_buckets < 0 else layout.n_buckets
         return ExplicitIndexer(*lengths, ngrams, n_rows)
@@ -313,12 +307,9 @@ class FinalfusionFile(EmbeddingFile):
         layout = self._offsets
         vocabulary, storage = layout.vocabulary, layout.storage
         if vocabulary is not None:
-            names = ("min_n", "max_n", "exponent", "n_hashes", "n_ngrams")
+            names = ("kind", "min_n", "max_n", "exponent", "n_hashes", "n_ngrams")
             values = {name: getattr(vocabulary, name) for name in names}
-            info["vocabulary"] = {
-                "kind": vocabulary.kind,
-                **{name: value for name, value in values.items() if value},
-            }
+            info["vocabulary"] = {name: value for name, value in values.items() if value}
             if vocabulary.kind != "simple" and vocabulary.n_buckets >= 0:
                 info["vocabulary"]["n_buckets"] = vocabulary.n_buckets
         if isinstance(storage, Product):
