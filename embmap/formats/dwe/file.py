@@ -383,5 +383,5 @@ def _in_range(i: SupportsIndex, n: int, what: str) -> int:
         raise IndexError(f"{what} must be an integer, not {i}")
     number = operator.index(i)
     if not -n <= number < n:
-        raise IndexError(f"{what} must be {-n} to {n - 1}, not {number}")
+        raise IndexError(f"{what} {number} of {n}")
     return number % n
