@@ -50,7 +50,7 @@ DTYPES = {
 }
 KNOWN = {"num_vectors", "dimension", "compression", "chunks", "sections", "columns"}
 KNOWN |= {"format_type", "mmap_optimized"}
-_KNOWN_COMPRESSIONS = frozenset(itertools.chain(*COMPRESSIONS.values()))
+_ITEMSIZES = {"fp16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)
@@ -284,11 +284,11 @@ def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tupl
             )
         payload = reader.offset
         end = payload + nbytes
-        about: Any = {"field": field, "rows": rows, "span": (payload, end)}
+        span = payload, end
         if header.dialect == "2.0":
-            parts = _parts(header, columns, record, **about)
+            parts = _parts(header, columns, record, field=field, rows=rows, span=span)
         else:
-            parts = (_part(header, columns[0], record, **about),)
+            parts = (_part(header, columns[0], record, field=field, rows=rows, span=span),)
         metadata = record.get("metadata")
         chunks.append(
             ChunkLayout(
@@ -353,10 +353,10 @@ def _part(
     span: tuple[int, int],
 ) -> Part:
     compression = record.get("compression", column.compression)
-    if not isinstance(compression, str) or compression not in _KNOWN_COMPRESSIONS:
-        raise header.unsupported(f"the compression {compression!r:.80} is not known", field)
     if compression not in COMPRESSIONS[header.dialect]:
-        message = f"version {header.dialect} has no compression {compression}"
+        message = f"the compression {compression!r:.80} is not known"
+        if compression in itertools.chain(*COMPRESSIONS.values()):
+            message = f"version {header.dialect} has no compression {compression}"
         raise header.unsupported(message, field)
     if compression != "none" and column.dtype[1] in "iu":  # decoding gives float32
         raise header.error(f"integers cannot be stored as {compression}", field)
@@ -372,8 +372,7 @@ def _part(
         except ValueError as error:
             raise header.error(f"the payload is wrong: {error}", field) from None
     else:
-        itemsizes = {"fp16": 2, "int8": 1, "none": int(column.dtype[2:])}
-        expected = n_values * itemsizes[compression]
+        expected = n_values * (_ITEMSIZES.get(compression) or int(column.dtype[2:]))
         if nbytes != expected:
             sizes = f"{rows} rows of {column.dimension}"
             message = f"the payload has the wrong size for {sizes}"
