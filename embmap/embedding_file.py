@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.embeddings import Embeddings, Key, Missing
-from embmap.errors import ClosedError, FormatError, StaleIndexError, UnknownWordError
+from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.indexing import build_word_index
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
@@ -309,19 +309,13 @@ class EmbeddingFile(Embeddings):
         """
         self._check_open()
         report = Report()
-        try:
-            for words in self._indexed_vocabularies():
-                verify_words(words, report, progress)
-        except (FormatError, StaleIndexError) as error:
-            # Stored n-grams follow the words: behind damaged words they cannot be found.
-            if self._vocabulary is not None:
-                verify_words(self._vocabulary, report, progress)
-            report.error(str(error), getattr(error, "offset", None))
-        try:
-            self.check_index()
-        except StaleIndexError as error:
-            note = report.error if self._words.finder.source.required else report.warning
-            note(str(error))
+        if self._vocabulary is not None:
+            report.attempt(verify_words, self._vocabulary, report, progress)
+        # N-grams follow the words in the file, so damaged words hide them.
+        for ngrams in (report.attempt(self._indexed_vocabularies) or [])[1:]:
+            report.attempt(verify_words, ngrams, report, progress)
+        required = self._words.finder.source.required
+        report.attempt(self.check_index, severity="error" if required else "warning")
         self._verify_data(report, progress)
         return report
 

@@ -351,7 +351,7 @@ def test_one_word_is_no_list_of_letters(opened, tmp_path):
         with pytest.raises(TypeError, match="list of words"):
             call("one")
     assert np.array_equal(opened[np.array("two")], opened["two"])
-    with pytest.raises(TypeError, match="list of str"):
+    with pytest.raises(TypeError, match="iterable of str"):
         embmap.finalfusion.write(tmp_path / "x", "abc", np.eye(3, dtype="f4"))
 
 

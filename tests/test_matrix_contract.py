@@ -32,7 +32,7 @@ def stored(folder, values, backend):
 
 def chunked(folder, compression, backend="mmap"):
     path = embmap.cvc.write(
-        folder / "a.cvc", ROWS, chunk_rows=7, compression=compression, version="1.0"
+        folder / "a.cvc", ROWS, chunk_rows=7, compression=compression, layout="1.0"
     )
     return embmap.open(path, backend=backend).vectors
 

@@ -175,7 +175,7 @@ def blocks():
 WRITERS = {
     **{
         compression: lambda path, compression=compression: embmap.cvc.write(
-            path, blocks(), compression=compression, version="1.0", chunk_rows=10**6
+            path, blocks(), compression=compression, layout="1.0", chunk_rows=10**6
         )
         for compression in ("fp16", "int8", "lossless")
     },

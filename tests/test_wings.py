@@ -10,7 +10,8 @@ import embmap
 ROOT = Path(embmap.__file__).parent
 # From the ground up. Rooms of one line do not know each other.
 ORDER = [
-    ["errors", "report", "progress", "forking"],
+    ["errors", "progress", "forking"],
+    ["report"],
     ["threads"],
     ["io"],
     ["codecs"],

@@ -56,11 +56,14 @@ def verify(
         report = opened.verify(step)
     if as_json:
         problems = [problem._asdict() for problem in report.problems]
-        print_json({"ok": report.ok, "checked": report.checked, "problems": problems})
+        found = {"ok": report.ok, "checked": report.checked, "unchecked": report.unchecked}
+        print_json(found | {"problems": problems})
     else:
         for severity, offset, message in report.problems:
             where = "" if offset is None else f" (byte {offset})"
             typer.echo(f"{severity}: {message}{where}")
+        for why in report.unchecked:
+            typer.echo(f"not checked: {why}")
         verdict = "ok" if report.ok else "damaged"
         typer.echo(f"{file}: {verdict}; checked {', '.join(report.checked)}")
     if not report.ok:

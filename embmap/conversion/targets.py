@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
 
 def _write_cvc(output: Output) -> None:
     compression = output.compression or "fp16"
-    version = output.layout or ("1.0" if compression == "lossless" else "0.1")
+    layout = output.layout or ("1.0" if compression == "lossless" else "0.1")
     # None of TOML's dates and times are JSON.
     metadata = json.loads(json.dumps(output.values(), default=str))
     with with_words_beside(output.path, output.words) as path:
@@ -200,7 +200,7 @@ def _write_cvc(output: Output) -> None:
             path,
             output.vectors,
             compression=compression,
-            version=version,
+            layout=layout,
             metadata=metadata,
         )
 

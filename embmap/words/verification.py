@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import FormatError
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.words.records import scan
@@ -25,16 +25,18 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
     """Check that words lie within their section, are UTF-8, and occur once each."""
     data, records, n = words.file, words.records, len(words)
     noun = records.noun
-    report.checked.append(f"{noun}s")
     hashes = np.empty(n, np.uint64)
-    try:
+
+    def scan_and_hash() -> npt.NDArray[Any]:
         starts = scan(data, records)
         for first, block in hash_words(data, records, starts):
             hashes[first : first + block.size] = block
             if progress is not None:
                 progress(f"hashing {noun}s", first + block.size, n)
-    except FormatError as error:
-        report.error(str(error), error.offset)
+        return starts
+
+    starts = report.attempt(scan_and_hash, what=f"{noun}s")
+    if starts is None:
         return
     not_utf8 = []
     for row, word in words.encoded(starts=starts):
@@ -60,4 +62,4 @@ def verify_words(words: Vocabulary, report: Report, progress: Progress | None) -
     for row, first, word in zip(shown.tolist(), firsts.tolist(), encoded(shown), strict=False):
         report.error(f"{noun} {row}, {word.decode()!r}, repeats {noun} {first}")
     if repeats.size > _MOST_REPEATS:
-        report.error(f"{repeats.size} {noun}s repeat an earlier one; the first row is used")
+        report.error(f"{repeats.size} {noun}s repeat an earlier {noun}; look-ups find the first")

@@ -89,7 +89,7 @@ def _embd(path: Path, version: int, **options: Any) -> None:
 
 def _cvc(path: Path, version: int, compression: str) -> None:
     of = "1.0" if compression == "lossless" else "0.1"
-    embmap.cvc.write(path, vectors_of(version), compression=compression, version=of, chunk_rows=90)
+    embmap.cvc.write(path, vectors_of(version), compression=compression, layout=of, chunk_rows=90)
 
 
 def _columns(path: Path, version: int) -> None:

@@ -93,7 +93,7 @@ BAD = {
     "JSON after a mark": (reference.encode("0.1", b"\xef\xbb\xbf{}", []), "not JSON"),
     "not UTF-8": (reference.encode("0.1", b'{"a":"\xff"}', []), "not JSON.*utf-8"),
     "no JSON at all": (reference.encode("0.1", b"", []), "not JSON"),
-    "a list": (reference.encode("0.1", b"[1, 2]", []), "no JSON object"),
+    "a list": (reference.encode("0.1", b"[1, 2]", []), "not a JSON object"),
     "key twice": (reference.encode("1.0", b'{"dimension":1,"dimension":1}', []), "twice"),
     "key twice in a chunk": (
         reference.encode(

@@ -30,7 +30,7 @@ def test_what_is_written_is_what_the_reference_reads(path, backend, way):
         rows = vectors(n, dim)
         about = {"sections": [{"start": 0, "stop": n, "metadata": {"ü": 1}}], "metadata": ABOUT}
         embmap.cvc.write(
-            path, rows, compression=compression, version=version, chunk_rows=chunk_rows, **about
+            path, rows, compression=compression, layout=version, chunk_rows=chunk_rows, **about
         )
         decoded = reads_like_the_reference(path, backend)
         assert decoded.version == version
@@ -54,7 +54,7 @@ def test_chunks_of_all_kinds_are_written(path, backend):
     kinds = ["lossless", "int8", "fp16"]
     rows = vectors(28, 3)
     embmap.cvc.write(
-        path, rows, version="1.0", chunk_rows=10, compression=lambda number, _: kinds[number]
+        path, rows, layout="1.0", chunk_rows=10, compression=lambda number, _: kinds[number]
     )
     decoded = reads_like_the_reference(path, backend)
     assert [chunk.compressions for chunk in decoded.chunks] == [[kind] for kind in kinds]
@@ -64,7 +64,7 @@ def test_chunks_of_all_kinds_are_written(path, backend):
 @pytest.mark.parametrize("n", [0, 1, 25, 5000])
 def test_chunks_are_written_on_pages(path, backend, n):
     rows = vectors(n, 3)
-    embmap.cvc.write(path, rows, version="1.0", chunk_rows=20, mmap_optimized=True, metadata=ABOUT)
+    embmap.cvc.write(path, rows, layout="1.0", chunk_rows=20, mmap_optimized=True, metadata=ABOUT)
     assert len(path.read_bytes()) < 8192 + 4096 * (1 + n / 20) + n * 5
     decoded = reads_like_the_reference(path, backend)
     same(decoded.columns["vectors"].rows, reference_halves(rows))
@@ -75,7 +75,7 @@ def test_chunks_are_written_on_pages(path, backend, n):
 def test_special_numbers_are_written(path, backend):
     rows = SPECIAL.reshape(2, 4)
     for compression, version in (("fp16", "0.1"), ("fp16", "1.0"), ("lossless", "1.0")):
-        embmap.cvc.write(path, rows, compression=compression, version=version)
+        embmap.cvc.write(path, rows, compression=compression, layout=version)
         found = reads_like_the_reference(path, backend).columns["vectors"].rows
         same(found, rows if compression == "lossless" else reference_halves(rows))
 
@@ -104,7 +104,7 @@ def test_halves_are_written_rounded_to_even(tmp_path_factory, numbers):
 def test_codes_are_written_within_half_a_step(tmp_path_factory, numbers):
     path = tmp_path_factory.getbasetemp() / "codes.cvc"
     rows = np.array(numbers, np.float32).reshape(-1, 1)
-    embmap.cvc.write(path, rows, compression="int8", version="1.0")
+    embmap.cvc.write(path, rows, compression="int8", layout="1.0")
     decoded = reference.decode(path.read_bytes())
     found = decoded.columns["vectors"].rows.astype(float)
     low, high = float(rows.min()), float(rows.max())

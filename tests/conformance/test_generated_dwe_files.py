@@ -125,12 +125,12 @@ def test_what_is_asked_for_has_to_exist(path, backend, integers):
                     read(row)
         for n in (6, 7, 2**32, -1):
             for read in (lambda n: f.most_related(0, 0, n), lambda n: f.largest_changes(0, n)):
-                with pytest.raises(ValueError, match=f"5 other words, not {n}"):
+                with pytest.raises(ValueError, match=f"n must be 0 to 5, .*, not {n}"):
                     read(n)
         for least in ((2, 2), (4, 0), (0, 4), (-1, 0), (0, -1)):
-            with pytest.raises(ValueError, match="3 words cannot be"):
+            with pytest.raises(ValueError, match="together at most n = 3"):
                 f.largest_changes(0, 3, *least)
-        with pytest.raises(ValueError, match="2 words cannot be compared with 1"):
+        with pytest.raises(ValueError, match="must have 2 words, not 1"):
             f.similarity_over_time([0, 1], [0])
         with pytest.raises(ValueError, match="cache_nbytes"):
             f.cache_nbytes = -1
@@ -153,7 +153,7 @@ def test_a_file_of_one_word_has_no_neighbors(path, backend, layout):
     written(path, steps(3, 1, 4), 0.5, 1, layout)
     with embmap.open(path, backend=backend) as f:
         assert f.most_related(0, 0, 0) == f.largest_changes(0, 0) == []
-        with pytest.raises(ValueError, match="0 other words, not 10"):
+        with pytest.raises(ValueError, match=r"n must be 0 to 0, .* not 10"):
             f.most_related(0, 0)
 
 

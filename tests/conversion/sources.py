@@ -51,7 +51,7 @@ def make(name, folder):
         tensors = {"embeddings.word_embeddings.weight": VECTORS}
         embmap.embd.write(path, tensors, vocab=WORDS)
     elif name == "cvc":
-        embmap.cvc.write(path, VECTORS, compression="lossless", version="1.0")
+        embmap.cvc.write(path, VECTORS, compression="lossless", layout="1.0")
         return path, {"vocab": vocab}
     elif name == "dwe":
         quantized, scale = embmap.dwe.quantize(np.stack([VECTORS, VECTORS[::-1]]), 11)

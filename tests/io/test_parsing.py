@@ -153,7 +153,7 @@ def test_values_that_nest_without_end_are_no_metadata(tmp_path):
 
 
 def cvc(path, values):
-    embmap.cvc.write(path, EYE, metadata={"x": "here"}, version="0.1")
+    embmap.cvc.write(path, EYE, metadata={"x": "here"}, layout="0.1")
     data = path.read_bytes()
     (nbytes,) = struct.unpack("<I", data[4:8])
     header = data[8 : 8 + nbytes].replace(b'"here"', values)

@@ -126,7 +126,7 @@ def test_a_wrong_number_of_lines_is_refused():
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_the_last_line_of_a_text_of_words_may_lack_its_newline(tmp_path, ending, mark, backend):
     words = [f"word{i}" for i in range(3000)]
-    path = embmap.cvc.write(tmp_path / "a.cvc", np.zeros((3000, 1)), version="1.0")
+    path = embmap.cvc.write(tmp_path / "a.cvc", np.zeros((3000, 1)), layout="1.0")
     text = tmp_path / "a.txt"
     text.write_bytes(mark + ending.join(words).encode())
     for index in ("memory", "memory", "require"):

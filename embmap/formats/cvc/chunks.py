@@ -1,4 +1,4 @@
-"""The chunks of an open CVC file, and the matrix that decodes rows out of them."""
+"""The chunks of an open CVC file, and the matrix that decodes their rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
-from embmap.formats.cvc.layout import FORMAT, ChunkLayout, Column, CvcLayout, Part
+from embmap.formats.cvc.layout import FORMAT, ChunkLayout, CvcLayout, Part
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
 
 __all__ = ["Chunk", "ChunkedMatrix"]
 
-_PARALLEL_NBYTES = 1 << 24  # decoded bytes from which a second thread pays
+_PARALLEL_NBYTES = 1 << 24  # decoded bytes from which threads are faster
 
 
 class Chunk:
@@ -29,13 +29,13 @@ class Chunk:
     Parameters
     ----------
     file : ByteSource
-        The file.
+        The bytes of the file.
     number : int
-        Which chunk.
+        Number of the chunk, counted from 0.
     layout : ChunkLayout
-        Where it is.
+        Its offsets.
     matrices : tuple of ChunkedMatrix
-        The columns.
+        The columns of the file.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Chunk:
         self._matrices = matrices
 
     def __repr__(self) -> str:
-        """Name its rows and how they are stored; reads nothing."""
+        """Show the number of rows and their compression; reads nothing."""
         return f"<Chunk {self._number}: {self.rows} rows, {self.compression}, not read>"
 
     @property
@@ -61,30 +61,30 @@ class Chunk:
 
     @property
     def compression(self) -> str:
-        """How its rows are stored; of several columns, separated by commas."""
+        """The compression of each column, separated by commas."""
         return ", ".join(part.compression for part in self._layout.parts)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the header says about this chunk."""
+        """The metadata of this chunk in the header."""
         return dict(self._layout.metadata)
 
     @property
     def raw(self) -> npt.NDArray[np.uint8]:
-        """The payload as it is stored: shape (bytes,), uint8, a view where the file is mapped."""
+        """The stored payload: shape (bytes,), uint8; a view if the file is mapped."""
         return self._file.array(self._layout.offset, np.uint8, self._layout.nbytes)
 
     def check(self) -> None:
-        """Compare the payload with its checksum, if the file has any.
+        """Compare the payload with its checksum, if the file has checksums.
 
         Raises
         ------
         ChecksumError
-            When it does not hold.
+            If they do not match.
         """
         if self._layout.crc is not None and zlib.crc32(self.raw.data) != self._layout.crc:
             raise ChecksumError(
-                f"the checksum of chunk {self._number} does not hold",
+                f"the checksum of chunk {self._number} does not match its payload",
                 path=self._file.path,
                 format=FORMAT,
                 offset=self._layout.offset,
@@ -98,9 +98,9 @@ class Chunk:
         Parameters
         ----------
         out : numpy.ndarray, optional
-            Where to put them: shape (rows, dim) and the column's dtype.
+            An array for the rows: shape (rows, dim) and the column's dtype.
         column : str, optional
-            Which column; the only one by default.
+            Name of the column; required if the file has several.
 
         Returns
         -------
@@ -110,28 +110,31 @@ class Chunk:
         Raises
         ------
         ChecksumError
-            When the checksum does not hold.
+            If the checksum does not match the payload.
         FormatError
-            When the payload cannot be decoded.
+            If the payload cannot be decoded.
         ValueError
-            When `out` does not fit, or a column has to be named.
+            If `out` does not fit, or `column` is missing.
+        KeyError
+            If there is no column of that name.
         """
         names = [matrix.column.name for matrix in self._matrices]
-        if column is None and len(names) != 1:
-            raise ValueError(f"name one of the columns {', '.join(names)}")
-        if column is not None and column not in names:
+        if column is None:
+            if len(names) != 1:
+                raise ValueError(f"column must be one of {', '.join(names)}, not None")
+            column = names[0]
+        if column not in names:
             raise KeyError(column)
-        matrix = self._matrices[0 if column is None else names.index(column)]
         self.check()
-        return self._decode(matrix, out)
+        return self._decode(column, out)
 
     def decode_unchecked(self, column: str) -> npt.NDArray[Any]:
-        """Decode all rows of a column whatever the checksum says.
+        """Decode all rows of a column without comparing the checksum.
 
         Parameters
         ----------
         column : str
-            Which column.
+            Name of the column.
 
         Returns
         -------
@@ -141,22 +144,22 @@ class Chunk:
         Raises
         ------
         FormatError
-            When the payload cannot be decoded.
+            If the payload cannot be decoded.
         """
-        (matrix,) = (matrix for matrix in self._matrices if matrix.column.name == column)
-        return self._decode(matrix, None)
+        return self._decode(column, None)
 
-    def _decode(self, matrix: ChunkedMatrix, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    def _decode(self, column: str, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+        (matrix,) = (matrix for matrix in self._matrices if matrix.column.name == column)
         out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
         matrix.decode_rows(self._number, 0, self.rows, out)
         return out
 
 
 class ChunkedMatrix(Matrix):
-    """The rows of one column, decoded when they are asked for."""
+    """The rows of one column, decoded on request."""
 
     def __init__(self, file: ByteSource, layout: CvcLayout, number: int) -> None:
-        self.column: Column = layout.columns[number]
+        self.column = layout.columns[number]
         self._file = file
         self._chunks = layout.chunks
         self._parts = tuple(chunk.parts[number] for chunk in layout.chunks)
@@ -195,7 +198,7 @@ class ChunkedMatrix(Matrix):
         return row
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Decode rows of one chunk."""
+        """Decode the rows from `start` to `stop` of a chunk, counted from its first row."""
         part, shape = self._parts[number], (stop - start, self.shape[1])
         if not out.flags.c_contiguous:
             whole = np.empty(shape, self.dtype)
@@ -213,7 +216,8 @@ class ChunkedMatrix(Matrix):
                 out[...] = stored
 
     def _stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return rows of a chunk as they are stored: views, kept where the file is mapped."""
+        """Return rows of a chunk as they are stored."""
+        # A mapped file keeps one view for each chunk, which makes single rows faster.
         kept = self._views.get(number)
         if kept is not None:
             return kept[start:stop]
@@ -236,7 +240,7 @@ class ChunkedMatrix(Matrix):
                 planes = self._planes[number] = parse_planes(payload)
             rows, columns = self._chunks[number].rows, self.shape[1]
             if planes.n != rows * columns:
-                raise ValueError(f"it holds {planes.n} values, not {rows} rows of {columns}")
+                raise ValueError(f"it has {planes.n} values, not {rows} rows of {columns}")
             return decode_planes(payload, planes, start * columns, stop * columns)
         except ValueError as error:
             raise FormatError(
@@ -279,7 +283,7 @@ class ChunkedMatrix(Matrix):
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
-        order = np.argsort(rows, kind="stable")  # chunk by chunk, forwards through the file
+        order = np.argsort(rows, kind="stable")  # so that the file is read forwards
         ordered = rows[order]
         numbers = np.searchsorted(self._starts, ordered, "right") - 1
         bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
@@ -289,7 +293,7 @@ class ChunkedMatrix(Matrix):
             out[order[begin:end]] = self._rows_of_chunk(number, local)
 
     def _rows_of_chunk(self, number: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Decode sorted rows of one chunk."""
+        """Decode sorted rows of a chunk, counted from its first row."""
         part, columns = self._parts[number], self.shape[1]
         if part.compression == "lossless":
             out = np.empty((rows.size, columns), self.dtype)

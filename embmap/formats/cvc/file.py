@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile, jsonable
-from embmap.errors import FormatError
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
 from embmap.formats.cvc.layout import FORMAT, Section, parse
 from embmap.io.mapping import ByteSource
@@ -24,30 +22,30 @@ __all__ = ["CvcFile"]
 
 
 class CvcFile(EmbeddingFile):
-    """A CVC file: chunks of vectors, sections, columns.
+    """A CVC file: chunks of vectors, in one column or several, and sections.
 
-    Rows are decoded to float32 straight from the map, the rows asked for and no others. Checksums
-    are compared when a whole chunk is decoded, and all of them by ``verify``.
+    Only the requested rows are decoded, straight from the file. A checksum is compared when its
+    whole chunk is decoded; :meth:`verify` compares all of them.
 
     Parameters
     ----------
     file : ByteSource
-        The open file.
-    version : str, optional
-        Read it as "0.1", "1.0" or "2.0".
+        The bytes of the file.
+    dialect : {"0.1", "1.0", "2.0"}, optional
+        How to read it; by default the bytes decide.
     index : str or path-like
-        Where an index over `vocab` comes from; see :func:`embmap.open`.
+        Which index over `vocab` to use; see :func:`embmap.open`.
     vocab : path-like or sequence of str, optional
-        A word for each row; the format carries none.
+        A word for each row; CVC files have no words of their own.
 
     Raises
     ------
     FormatError
-        When it is no CVC file.
+        If it is not a valid CVC file.
     StaleIndexError
-        When an index is required and does not match.
+        If an index is required and does not match.
     ValueError
-        When `vocab` does not fit.
+        If `vocab` does not have as many words as the file has rows.
     """
 
     format: ClassVar[str] = FORMAT
@@ -56,14 +54,14 @@ class CvcFile(EmbeddingFile):
     def __init__(
         self,
         file: ByteSource,
-        version: str | None = None,
+        dialect: str | None = None,
         index: IndexChoice = "auto",
         vocab: Words | None = None,
     ) -> None:
-        layout = self._offsets = parse(file, version)
+        layout = self._offsets = parse(file, dialect)
         matrices = tuple(ChunkedMatrix(file, layout, i) for i in range(len(layout.columns)))
         words = words_of(file, None, vocab, layout.n, FORMAT, index)
-        super().__init__(file, layout.version, words, matrices[0] if len(matrices) == 1 else None)
+        super().__init__(file, layout.dialect, words, matrices[0] if len(matrices) == 1 else None)
         self._columns = {matrix.column.name: matrix for matrix in matrices}
         self._chunks = tuple(
             Chunk(file, i, chunk, matrices) for i, chunk in enumerate(layout.chunks)
@@ -77,19 +75,19 @@ class CvcFile(EmbeddingFile):
 
     @property
     def columns(self) -> Mapping[str, Matrix]:
-        """The columns by name; of a file with one matrix it is called "vectors"."""
+        """The columns by name; the only column of versions 0.1 and 1.0 is called "vectors"."""
         self._check_open()
         return dict(self._columns)
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The sections in order: start, stop and metadata of each."""
+        """The sections in order: start row, stop row and metadata of each."""
         self._check_open()
         return self._offsets.sections
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Whatever the header says beside what the format needs."""
+        """The keys of the header that the format does not define, with their values."""
         self._check_open()
         return dict(self._offsets.metadata)
 
@@ -99,12 +97,12 @@ class CvcFile(EmbeddingFile):
         Parameters
         ----------
         **match : object
-            Keys of the metadata and the values they have to have.
+            Keys of the metadata with the values that they must have.
 
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64: row numbers in the order of the sections.
+            Shape (n,), int64: rows in the order of the sections.
         """
         self._check_open()
         rows = [np.empty(0, np.int64)]
@@ -129,7 +127,7 @@ class CvcFile(EmbeddingFile):
         Returns
         -------
         dict
-            As of :meth:`EmbeddingFile.info`, with columns, sections and a chunk for each chunk.
+            The keys of :meth:`EmbeddingFile.info`, and n_rows, columns, sections and chunks.
         """
         info = super().info()
         layout = self._offsets
@@ -155,19 +153,14 @@ class CvcFile(EmbeddingFile):
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
-        report.checked += ["checksums", "vectors"]
-        if self._offsets.version == "0.1":
-            report.checked[-2] = "no checksums: version 0.1 has none"
+        if self.layout == "0.1":
+            report.skipped("checksums: version 0.1 has none")
+        else:
+            report.checked.append("checksums")
+        report.checked.append("vectors")
         for i, chunk in enumerate(self._chunks):
-            self._verify_chunk(chunk.check, report)
+            report.attempt(chunk.check)
             for name in self._columns:
-                self._verify_chunk(partial(chunk.decode_unchecked, name), report)
+                report.attempt(chunk.decode_unchecked, name)
             if progress is not None:
                 progress("checking chunks", i + 1, len(self._chunks))
-
-    @staticmethod
-    def _verify_chunk(check: Callable[[], Any], report: Report) -> None:
-        try:
-            check()
-        except FormatError as error:
-            report.error(str(error), error.offset)

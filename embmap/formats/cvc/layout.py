@@ -1,7 +1,8 @@
 """The layout of CVC files: from bytes to frozen offsets, everything validated.
 
-Version 0.1 has one matrix in chunks, 1.0 adds checksums, 2.0 several columns. All are a prelude, a
-JSON header and a record for each chunk; docs/formats/cvc.md tells how they are told apart.
+A file consists of a prelude, a JSON header and a record for each chunk. The dialects are the
+versions: 0.1 stores one matrix in chunks, 1.0 adds checksums, 2.0 has several columns.
+docs/formats/cvc.md describes how they are distinguished.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
 
 __all__ = [
+    "COMPRESSIONS",
+    "DIALECTS",
     "DTYPES",
     "FORMAT",
     "KNOWN",
     "MAGIC",
-    "VERSIONS",
     "ChunkLayout",
     "Column",
     "CvcLayout",
@@ -32,8 +34,12 @@ __all__ = [
 
 FORMAT = "cvc"
 MAGIC = b"CVCF"
-VERSIONS = ("0.1", "1.0", "2.0")
-ITEMSIZES = {"fp16": 2, "int8": 1}
+COMPRESSIONS = {
+    "0.1": ("fp16", "int8"),
+    "1.0": ("fp16", "int8", "lossless"),
+    "2.0": ("fp16", "int8", "none"),
+}
+DIALECTS = tuple(COMPRESSIONS)
 DTYPES = {
     "float32": "<f4",
     "float16": "<f2",
@@ -42,21 +48,14 @@ DTYPES = {
     "int8": "<i1",
     "uint8": "<u1",
 }
-KNOWN = (
-    "num_vectors",
-    "dimension",
-    "compression",
-    "chunks",
-    "sections",
-    "columns",
-    "format_type",
-    "mmap_optimized",
-)
+KNOWN = {"num_vectors", "dimension", "compression", "chunks", "sections", "columns"}
+KNOWN |= {"format_type", "mmap_optimized"}
+_ITEMSIZES = {"fp16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its width, and its type as numpy spells it when it is decoded."""
+    """A column: its name, its width, and the dtype of its decoded numbers as numpy spells it."""
 
     name: str
     dimension: int
@@ -64,9 +63,9 @@ class Column:
     compression: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
-    """A chunk's share of a column: how it is stored, and where in the file."""
+    """The part of a chunk that belongs to one column: where it is and how it is stored."""
 
     compression: str
     offset: int
@@ -75,7 +74,7 @@ class Part:
     scale: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChunkLayout:
     """A chunk: its rows, its payload, its checksum (None in 0.1), and a part for each column."""
 
@@ -90,18 +89,26 @@ class ChunkLayout:
 
 @dataclass(frozen=True)
 class Section:
-    """A range of rows with metadata."""
+    """A range of rows with metadata.
+
+    Attributes
+    ----------
+    start, stop : int
+        The first row, and the row after the last.
+    metadata : dict
+        The metadata of these rows.
+    """
 
     start: int
     stop: int
     metadata: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CvcLayout:
-    """Everything an open file needs to know."""
+    """The offsets and sizes of a file, all inside it; `n` is the number of rows."""
 
-    version: str
+    dialect: str
     n: int
     columns: tuple[Column, ...]
     chunks: tuple[ChunkLayout, ...]
@@ -110,10 +117,29 @@ class CvcLayout:
 
 
 class _Header:
-    """Takes values out of the JSON header, each error naming what is wrong."""
+    """The JSON header; checks the types of values and names the field in every error."""
 
-    def __init__(self, file: ByteSource, offset: int) -> None:
-        self._where: dict[str, Any] = {"path": file.path, "format": FORMAT, "offset": offset}
+    def __init__(self, source: ByteSource, dialect: str, reader: FieldReader, nbytes: int) -> None:
+        self.source = source
+        self.dialect = dialect
+        where: dict[str, Any] = {"path": source.path, "format": FORMAT, "offset": reader.offset}
+        self._where = where
+        self.document = self._parse(reader.raw(nbytes, "header"))
+
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            record = dict(pairs)
+            if len(record) != len(pairs):
+                raise ValueError("an object has the same key twice")
+            return record
+
+        try:
+            document = parse_json(data, refuse_repeats)
+        except ValueError as error:
+            raise self.error(f"the header is not JSON: {error}", "header") from None
+        if not isinstance(document, dict):
+            raise self.error("the header is not a JSON object", "header")
+        return document
 
     def error(self, message: str, field: str, **details: Any) -> FormatError:
         return FormatError(message, field=field, **self._where, **details)
@@ -122,7 +148,7 @@ class _Header:
         return UnsupportedError(message, field=field, **self._where)
 
     def get(self, record: Any, key: str, kinds: type | tuple[type, ...], field: str) -> Any:
-        """Return a required value of one of some types; bool is no number here."""
+        """Return a required value of one of these types; a bool does not count as an int."""
         if not isinstance(record, dict):
             raise self.error("must be an object", field, found=type(record).__name__)
         if key not in record:
@@ -137,7 +163,7 @@ class _Header:
         try:
             return float(value)
         except OverflowError:
-            raise self.error(f"{key!r} is larger than any float", field) from None
+            raise self.error(f"{key!r} is too large for float64", field) from None
 
     def count(self, record: Any, key: str, field: str) -> int:
         value: int = self.get(record, key, int, field)
@@ -145,75 +171,59 @@ class _Header:
             raise self.error(f"{key!r} cannot be {value!s:.80}", field)
         return value
 
+    def counts(self, record: Any, keys: tuple[str, str], field: str) -> tuple[int, int]:
+        return self.count(record, keys[0], field), self.count(record, keys[1], field)
 
-def parse(file: ByteSource, version: str | None = None) -> CvcLayout:
-    """Parse a CVC file."""
-    if version is not None and version not in VERSIONS:
-        raise ValueError(f"layout must be one of {', '.join(VERSIONS)}, not {version!r}")
-    reader = FieldReader(file, FORMAT)
+
+def parse(source: ByteSource, dialect: str | None = None) -> CvcLayout:
+    """Parse a CVC file, as `dialect` if one is given; by default the bytes decide."""
+    if dialect is not None and dialect not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
+    reader = FieldReader(source, FORMAT)
     magic = reader.raw(4, "magic")
     if magic != MAGIC:
         raise FormatError("not a CVC file", **reader.where("magic", 0), found=magic)
     word = reader.u32("header length or version")
-    if version is None:
-        version = _version(file, reader, word)
-    nbytes = word if version == "0.1" else reader.u32("header length")
-    offset = reader.offset
-    document = _document(reader, nbytes)
-    header = _Header(file, offset)
-    n = header.count(document, "num_vectors", "header")
-    columns = _columns(header, document, version)
-    _reject_impossible(header, columns, n)
-    listed = header.get(document, "chunks", list, "header")
-    chunks = _chunks(file, header, document, version, listed, columns, reader.offset)
+    if dialect is None:
+        dialect = _recognize(source, reader, word)
+    header = _Header(
+        source, dialect, reader, word if dialect == "0.1" else reader.u32("header length")
+    )
+    n = header.count(header.document, "num_vectors", "header")
+    columns = _columns(header)
+    _check_sizes(header, columns, n)
+    chunks = _chunks(header, columns, reader.offset)
     total = sum(chunk.rows for chunk in chunks)
     if total != n:
         raise header.error(f"the chunks have {total} rows", "num_vectors", expected=n)
     return CvcLayout(
-        version,
-        n,
-        columns,
-        chunks,
-        _sections(header, document, n),
-        {key: value for key, value in document.items() if key not in KNOWN},
+        dialect=dialect,
+        n=n,
+        columns=columns,
+        chunks=chunks,
+        sections=_sections(header, n),
+        metadata={key: value for key, value in header.document.items() if key not in KNOWN},
     )
 
 
-def _version(file: ByteSource, reader: FieldReader, word: int) -> str:
-    major, minor = word & 0xFFFF, word >> 16
+def _recognize(source: ByteSource, reader: FieldReader, word: int) -> str:
+    """Return the dialect, given the 32-bit number after the magic."""
     if word in (1, 2):
         return f"{word}.0"
+    major, minor = word & 0xFFFF, word >> 16
     looks_newer = 1 <= major <= 10 and minor <= 100
-    if looks_newer and file.nbytes > 12 and file.read(12, 1) == b"{":
+    if looks_newer and source.nbytes > 12 and source.read(12, 1) == b"{":
         raise UnsupportedError(
-            "a newer version of CVC files; this embmap reads 0.1, 1.0 and 2.0",
+            f"this embmap reads CVC files of versions {', '.join(DIALECTS)}",
             **reader.where("version", 4),
             found=f"{major}.{minor}",
         )
     return "0.1"
 
 
-def _document(reader: FieldReader, nbytes: int) -> dict[str, Any]:
-    where = reader.where("header")
-    data = reader.raw(nbytes, "header")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        record = dict(pairs)
-        if len(record) != len(pairs):
-            raise ValueError("a key stands twice in an object")
-        return record
-
-    try:
-        document = parse_json(data, once)
-    except ValueError as error:
-        raise FormatError(f"the header is not JSON: {error}", **where) from None
-    if not isinstance(document, dict):
-        raise FormatError("the header is no JSON object", **where)
-    return document
-
-
-def _columns(header: _Header, document: Any, version: str) -> tuple[Column, ...]:
-    if version != "2.0":
+def _columns(header: _Header) -> tuple[Column, ...]:
+    document = header.document
+    if header.dialect != "2.0":
         dimension = header.count(document, "dimension", "header")
         compression = header.get(document, "compression", str, "header")
         return (Column("vectors", dimension, "<f4", compression),)
@@ -226,7 +236,7 @@ def _columns(header: _Header, document: Any, version: str) -> tuple[Column, ...]
         name = header.get(record, "name", str, field)
         dtype = header.get(record, "dtype", str, field)
         if dtype not in DTYPES:
-            raise header.error(f"column {name!r} has an unknown dtype", field, found=dtype)
+            raise header.error(f"the dtype of column {name!r} is not known", field, found=dtype)
         if name in columns:
             raise header.error(f"two columns are called {name!r}", field)
         dimension = header.count(record, "dimension", field)
@@ -235,74 +245,73 @@ def _columns(header: _Header, document: Any, version: str) -> tuple[Column, ...]
     return tuple(columns.values())
 
 
-def _reject_impossible(header: _Header, columns: tuple[Column, ...], n: int) -> None:
-    """Refuse sizes that no array can have, and rows that consist of nothing."""
+def _check_sizes(header: _Header, columns: tuple[Column, ...], n: int) -> None:
+    """Refuse sizes that no array can have, and rows without any number."""
     if n and not columns:
-        raise header.error(f"{n} vectors cannot have no columns", "columns")
+        raise header.error(f"a file of {n} vectors must have a column", "columns")
     for column in columns:
         if n and not column.dimension:
-            raise header.error(f"{n} vectors cannot have no dimensions", "dimension")
+            raise header.error(f"{n} vectors must have at least one dimension", "dimension")
         itemsize = int(column.dtype[2:]) if column.compression == "none" else 4
         if max(n, 1) * column.dimension * itemsize >= 2**63:
             sizes = f"{n} vectors of {column.dimension} dimensions"
             raise header.unsupported(f"no array can have {sizes}", "dimension")
 
 
-def _chunks(
-    file: ByteSource,
-    header: _Header,
-    document: dict[str, Any],
-    version: str,
-    listed: list[Any],
-    columns: tuple[Column, ...],
-    position: int,
-) -> tuple[ChunkLayout, ...]:
-    placed = bool(document.get("mmap_optimized"))
-    chunks, spans, start, end = [], [], 0, position
+def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tuple[ChunkLayout, ...]:
+    """Parse the chunks, the first of which starts at `position` or after it."""
+    source, listed = header.source, header.get(header.document, "chunks", list, "header")
+    placed = bool(header.document.get("mmap_optimized"))
+    chunks: list[ChunkLayout] = []
+    spans, start, end = [], 0, position
     for i, record in enumerate(listed):
         field = f"chunk {i}"
         rows = header.count(record, "rows", field)
         offset = header.count(record, "file_offset", field) if placed else end
         if offset < position:
-            raise header.error("the chunk lies in the header", field, found=offset)
-        reader = FieldReader(file, FORMAT, offset)
-        if offset == file.nbytes:
+            raise header.error("the chunk overlaps the header", field, found=offset)
+        reader = FieldReader(source, FORMAT, offset)
+        if offset == source.nbytes:
             raise TruncatedError(
                 f"the file ends before chunk {i} of {len(listed)}", **reader.where(field)
             )
         nbytes = reader.u32(f"length of chunk {i}")
-        crc = None if version == "0.1" else reader.u32(f"checksum of chunk {i}")
+        crc = None if header.dialect == "0.1" else reader.u32(f"checksum of chunk {i}")
         if nbytes > reader.remaining:
             raise TruncatedError(
-                f"chunk {i} needs {nbytes} bytes, {reader.remaining} are left",
+                f"chunk {i} needs {nbytes} bytes, but {reader.remaining} are left",
                 **reader.where(field, offset),
             )
         payload = reader.offset
-        if version == "2.0":
-            parts = _parts(file, header, record, field, columns, rows, payload, nbytes)
-        else:
-            compression = record.get("compression", columns[0].compression)
-            if compression == "none" or (compression == "lossless" and version == "0.1"):
-                raise header.unsupported(
-                    f"version {version} has no compression {compression}", field
-                )
-            place = (payload, nbytes)
-            parts = (_part(file, header, record, field, columns[0], compression, rows, place),)
-        metadata = record.get("metadata")
-        known = metadata if isinstance(metadata, dict) else {}
-        chunks.append(ChunkLayout(start, rows, payload, nbytes, crc, parts, known))
-        start += rows
-        spans.append((offset, payload + nbytes))
         end = payload + nbytes
+        span = payload, end
+        if header.dialect == "2.0":
+            parts = _parts(header, columns, record, field=field, rows=rows, span=span)
+        else:
+            parts = (_part(header, columns[0], record, field=field, rows=rows, span=span),)
+        metadata = record.get("metadata")
+        chunks.append(
+            ChunkLayout(
+                start=start,
+                rows=rows,
+                offset=payload,
+                nbytes=nbytes,
+                crc=crc,
+                parts=parts,
+                metadata=metadata if isinstance(metadata, dict) else {},
+            )
+        )
+        start += rows
+        spans.append((offset, end))
     spans.sort()
     for (_, before), (after, _) in itertools.pairwise(spans):
         if before > after:
             raise header.error("two chunks overlap", "chunks", found=after)
     last = max((stop for _, stop in spans), default=position)
-    if last != file.nbytes:
+    if last != source.nbytes:
         raise FormatError(
-            f"{file.nbytes - last} bytes follow the {len(listed)} chunks that the header lists",
-            path=file.path,
+            f"{source.nbytes - last} bytes follow the {len(listed)} chunks that the header lists",
+            path=source.path,
             format=FORMAT,
             offset=last,
         )
@@ -310,79 +319,75 @@ def _chunks(
 
 
 def _parts(
-    file: ByteSource,
     header: _Header,
-    record: dict[str, Any],
-    field: str,
     columns: tuple[Column, ...],
+    record: dict[str, Any],
+    *,
+    field: str,
     rows: int,
-    payload: int,
-    nbytes: int,
+    span: tuple[int, int],
 ) -> tuple[Part, ...]:
+    """Parse the part of each column in a chunk whose payload has the offsets `span`."""
     stored = header.get(record, "columns", dict, field)
     parts = []
     for column in columns:
         where = f"{field}, column {column.name!r}"
         part = header.get(stored, column.name, dict, field)
-        offset, size = header.count(part, "offset", where), header.count(part, "size", where)
-        if offset + size > nbytes:
-            raise header.error(f"lies outside its chunk of {nbytes} bytes", where, found=offset)
-        compression = part.get("compression", column.compression)
-        if compression == "lossless":
-            raise header.unsupported("version 2.0 has no compression lossless", where)
-        place = (payload + offset, size)
-        parts.append(_part(file, header, part, where, column, compression, rows, place))
+        offset, nbytes = header.counts(part, ("offset", "size"), where)
+        start = span[0] + offset
+        if start + nbytes > span[1]:
+            message = f"lies outside its chunk of {span[1] - span[0]} bytes"
+            raise header.error(message, where, found=offset)
+        place = start, start + nbytes
+        parts.append(_part(header, column, part, field=where, rows=rows, span=place))
     return tuple(parts)
 
 
 def _part(
-    file: ByteSource,
     header: _Header,
-    record: dict[str, Any],
-    field: str,
     column: Column,
-    compression: object,
+    record: dict[str, Any],
+    *,
+    field: str,
     rows: int,
-    place: tuple[int, int],
+    span: tuple[int, int],
 ) -> Part:
-    offset, nbytes = place
-    n_values = rows * column.dimension
+    compression = record.get("compression", column.compression)
+    if compression not in COMPRESSIONS[header.dialect]:
+        message = f"the compression {compression!r:.80} is not known"
+        if compression in itertools.chain(*COMPRESSIONS.values()):
+            message = f"version {header.dialect} has no compression {compression}"
+        raise header.unsupported(message, field)
     if compression != "none" and column.dtype[1] in "iu":  # decoding gives float32
-        raise header.error(f"integers cannot be stored as {compression!r:.80}", field)
+        raise header.error(f"integers cannot be stored as {compression}", field)
+    offset, nbytes = span[0], span[1] - span[0]
+    n_values = rows * column.dimension
     minimum = scale = 0.0
     if compression == "int8":
         minimum = header.number(record, "min", field)
         scale = header.number(record, "scale", field)
-    elif compression == "none":
-        expected = n_values * int(column.dtype[2:])
-        if nbytes != expected:
-            raise header.error("the payload has the wrong size", field, found=nbytes)
-    elif compression == "lossless":
+    if compression == "lossless":
         try:
-            check_size(file.read(offset, min(nbytes, 4)), nbytes, n_values)
+            check_size(header.source.read(offset, min(nbytes, 4)), nbytes, n_values)
         except ValueError as error:
             raise header.error(f"the payload is wrong: {error}", field) from None
-    elif compression != "fp16":
-        raise header.unsupported(f"the compression {compression!r:.80} is not known", field)
-    if compression in ITEMSIZES and nbytes != n_values * ITEMSIZES[str(compression)]:
-        raise header.error(
-            f"the payload has the wrong size for {rows} rows of {column.dimension}",
-            field,
-            found=nbytes,
-            expected=n_values * ITEMSIZES[str(compression)],
-        )
-    return Part(str(compression), offset, nbytes, minimum, scale)
+    else:
+        expected = n_values * (_ITEMSIZES.get(compression) or int(column.dtype[2:]))
+        if nbytes != expected:
+            sizes = f"{rows} rows of {column.dimension}"
+            message = f"the payload has the wrong size for {sizes}"
+            raise header.error(message, field, found=nbytes, expected=expected)
+    return Part(compression=compression, offset=offset, nbytes=nbytes, minimum=minimum, scale=scale)
 
 
-def _sections(header: _Header, document: dict[str, Any], n: int) -> tuple[Section, ...]:
+def _sections(header: _Header, n: int) -> tuple[Section, ...]:
     sections = []
-    listed = document.get("sections")
+    listed = header.document.get("sections")
     if listed is not None and not isinstance(listed, list):
         raise header.error("must be a list", "sections", found=type(listed).__name__)
     for i, record in enumerate(listed or ()):
         field = f"section {i}"
-        start = header.count(record, "start_index", field)
-        stop = header.count(record, "end_index", field)
+        start, stop = header.counts(record, ("start_index", "end_index"), field)
         if not start <= stop <= n:
             raise header.error(f"rows {start} to {stop} of {n} do not exist", field)
         metadata = record.get("metadata")

@@ -1,7 +1,7 @@
-"""The payloads of CVC files being written, a few rows at a time.
+"""Writing the payloads of CVC files, a few rows at a time.
 
-What fp16 stores of a number depends on nothing else. int8 needs the range of all numbers of a chunk
-first and lossless all its bytes, so their rows are kept in a temporary file and read again.
+fp16 encodes each number by itself. int8 needs the range of all numbers of a chunk first, and
+lossless the counts of all its bytes, so their rows are kept in a temporary file and read again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from embmap.codecs.planes import PlanesEncoder
 
 __all__ = ["Encoded", "Record", "encode"]
 
-_READ_NBYTES = 1 << 22  # a multiple of eight values, as lossless needs it
+_READ_NBYTES = 1 << 22  # a multiple of eight values, which lossless encodes together
 
 
 class Record:
-    """A chunk being written; its head, size and checksum, is filled in at its end."""
+    """A chunk that is being written; its size and checksum are filled in at its end."""
 
-    def __init__(self, spool: BinaryIO, version: str) -> None:
+    def __init__(self, spool: BinaryIO, dialect: str) -> None:
         self._spool = spool
         self._start = spool.tell()
-        self._has_checksum = version != "0.1"
+        self._has_checksum = dialect != "0.1"
         self._checksum = 0
         self.nbytes = 0
         spool.write(bytes(8 if self._has_checksum else 4))
@@ -39,13 +39,13 @@ class Record:
         """Write a part of the payload."""
         self.nbytes += len(data)
         if self.nbytes >= 2**32:
-            raise ValueError("a chunk must stay below 4 GiB; choose fewer chunk_rows")
+            raise ValueError("a chunk must stay below 4 GiB; chunk_rows must be smaller")
         if self._has_checksum:
             self._checksum = zlib.crc32(data, self._checksum)
         self._spool.write(data)
 
     def end(self) -> None:
-        """Fill in the head."""
+        """Fill in the size and the checksum."""
         end = self._spool.tell()
         self._spool.seek(self._start)
         self._spool.write(struct.pack("<I", self.nbytes))
@@ -55,15 +55,7 @@ class Record:
 
 
 class Encoded(NamedTuple):
-    """What was written of a chunk or a column.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Its shape.
-    entry : dict
-        What the header says about it.
-    """
+    """The shape of a chunk of a column that was written, and its entry in the header."""
 
     rows: int
     columns: int
@@ -79,7 +71,11 @@ def encode(
     allow_overflow: bool,
     held: BinaryIO,
 ) -> Encoded:
-    """Write the payload of some rows."""
+    """Write the payload of `pieces`, blocks of rows; `held` is a temporary file.
+
+    `field` names them in errors. With `allow_overflow`, fp16 stores numbers beyond 65504 as
+    infinities.
+    """
     entry: dict[str, Any] = {"compression": compression}
     n = columns = 0
     if compression in ("fp16", "none"):
@@ -121,7 +117,7 @@ def encode(
 
 @contextlib.contextmanager
 def _about(field: str) -> Iterator[None]:
-    """Say what an error in encoding is about."""
+    """Name the chunk or column in an error of an encoder."""
     try:
         yield
     except ValueError as error:
@@ -130,11 +126,11 @@ def _about(field: str) -> Iterator[None]:
 
 def _single(piece: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if piece.dtype.itemsize > 4:
-        raise ValueError(f"lossless holds float32, not {piece.dtype}")
+        raise ValueError(f"lossless vectors must be float16 or float32, not {piece.dtype}")
     return piece.astype(np.float32, copy=False)
 
 
 def _stored(values: npt.NDArray[Any]) -> memoryview:
-    """Return the bytes of values, row by row and little-endian."""
+    """Return the bytes of values in row-major and little-endian order."""
     little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data

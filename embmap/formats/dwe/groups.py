@@ -1,4 +1,4 @@
-"""Groups of an open DWE file, decoded and checked to their ends, and kept within a budget."""
+"""The groups of an open DWE file: decoded, checked to their ends, and cached within a budget."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Groups"]
 
 _AT_ONCE = 64 << 20  # bytes of symbols decoded at once
 _MOST_MODELS = 1024
-_BULK = 4  # a request of more than this part of the budget would push out everything else
+_BULK = 4  # larger requests than budget / _BULK would evict everything else from the cache
 
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Where the coder arrived behind some groups, and which of them needed more than there is."""
+    """Positions and states of the decoder after some groups, and which groups ran out of data."""
 
     entries: Entries
     positions: npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class _Decoded:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Which groups did not end as the format promises."""
+        """Which groups did not end as the format prescribes."""
         entries = self.entries
         astray = (entries.ends >= 0) & (entries.ends != self.positions)
         astray |= (entries.end_states >= 0) & (entries.end_states != self.states)
@@ -42,13 +42,13 @@ class _Decoded:
         return failed
 
     def problems(self, file: ByteSource, data_offset: int) -> Iterator[FormatError]:
-        """Return an error for each group that failed."""
+        """Yield an error for each group that failed."""
         entries = self.entries
         for i in np.flatnonzero(self.failed).tolist():
-            what = "runs out of data" if self.ran_out[i] else "does not end where it has to"
+            what = "runs out of data" if self.ran_out[i] else "does not end where it must"
             yield FormatError(
                 f"group {int(entries.groups[i])} of timestep {int(entries.steps[i])} {what}: "
-                "its data or its entropy model are damaged",
+                "its data or its entropy model is damaged",
                 path=file.path,
                 format=FORMAT,
                 offset=data_offset + 2 * int(entries.positions[i]),
@@ -56,7 +56,7 @@ class _Decoded:
 
 
 class Groups:
-    """The groups of all time steps."""
+    """The groups of all time steps; a FormatError is raised if a group cannot be decoded."""
 
     def __init__(self, file: ByteSource, layout: DweLayout) -> None:
         self.file = file
@@ -65,12 +65,12 @@ class Groups:
         self._cache: OrderedDict[tuple[int, int], npt.NDArray[np.int16]] = OrderedDict()
         self._cached_nbytes = 0
         self._tables: DecodeTables | None = None
-        self._models: dict[int, int] = {}  # where each step's model is in the tables
+        self._models: dict[int, int] = {}  # time step -> place of its model in the tables
         self._lock = process_lock()
 
     @property
     def cache_nbytes(self) -> int:
-        """How many bytes of decoded symbols are kept for later; 0 keeps none."""
+        """Size of the cache of decoded symbols in bytes; 0 turns it off."""
         return self._cache_nbytes
 
     @cache_nbytes.setter
@@ -82,7 +82,10 @@ class Groups:
     # Values
 
     def step(self, t: int, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-        """Return the words of some groups at a time step."""
+        """Return the words of n groups at a time step: (n, group, dim) int16.
+
+        Rows after the last word of the file are undefined.
+        """
         nodes = ancestry(self.layout.n_steps, t)
         steps = sorted({t, *(step for node in nodes for step in node)})
         values = dict(zip(steps, self.symbols(np.array(steps), groups), strict=True))
@@ -92,12 +95,12 @@ class Groups:
         return found
 
     def groups_at_once(self, t: int) -> int:
-        """Return how many groups of a step to ask for, so that memory stays bounded."""
+        """Return the number of groups of a step, at least 1, that fit into bounded memory."""
         n_steps = len(ancestry(self.layout.n_steps, t)) + 2
         return max(_AT_ONCE // (n_steps * self._group_nbytes), 1)
 
     def trajectories(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-        """Return words at all time steps."""
+        """Return n words at all T time steps: (n, T, dim) int16."""
         n_steps = self.layout.n_steps
         out = np.empty((rows.size, n_steps, self.layout.dim), np.int16)
         numbers, within = np.divmod(rows, self.layout.group)
@@ -125,7 +128,10 @@ class Groups:
     def symbols(
         self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int16]:
-        """Return groups as they are stored, before differences become values."""
+        """Return the stored symbols of n steps and m groups: (n, m, group, dim) int16.
+
+        They are values or differences of values. Rows after the last word are undefined.
+        """
         shape = (steps.size, groups.size, self.layout.group, self.layout.dim)
         nbytes = steps.size * groups.size * self._group_nbytes
         through_cache = nbytes <= self.cache_nbytes // _BULK
@@ -140,14 +146,14 @@ class Groups:
             entries = entries_of(self.file, self.layout, some[:, np.newaxis], groups)
             decoded = self._decode(entries, lanes)
             if decoded.failed.any():
-                # Not by a name of this frame, whose arrays the error would keep alive.
+                # A local name would keep the error alive, and the error the arrays of this frame.
                 raise next(decoded.problems(self.file, self.layout.data_offset))
         if through_cache:
             self._keep(steps, groups, out)
         return out.reshape(shape)
 
     def check(self, t: int) -> tuple[list[FormatError], tuple[int, int]]:
-        """Decode a whole time step and say what is wrong with it."""
+        """Decode a whole time step; return the errors of its groups, and the last end and state."""
         problems: list[FormatError] = []
         at_once = max(_AT_ONCE // self._group_nbytes, 1)
         end = (0, 0)
@@ -183,12 +189,12 @@ class Groups:
     def _words_of(
         self, entries: Entries
     ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return words that hold the data of groups, where each begins, and where it has to end."""
+        """Return the data of groups as 16-bit words, and the start and limit of each group."""
         layout = self.layout
         if self.file.zero_copy:
             words = self.file.array(layout.data_offset, "<u2", layout.data_words)
             return words, entries.positions, np.full(entries.positions.size, layout.data_words)
-        # Read no more than a group may need: 12.1 bits a symbol.
+        # A symbol takes at most 12.1 bits, which limits how much is read.
         n = layout.group * layout.dim
         limits = np.minimum(entries.positions + n * 3 // 4 + n // 64 + 2, layout.data_words)
         lengths = limits - entries.positions
@@ -199,12 +205,12 @@ class Groups:
     def _tables_of(
         self, steps: npt.NDArray[np.int64]
     ) -> tuple[DecodeTables, npt.NDArray[np.int64]]:
-        """Return tables with the models of time steps, and where each of them is."""
+        """Return tables with the models of time steps, and the place of each step's model."""
         asked = np.unique(steps).tolist()
         with self._lock:
             missing = [t for t in asked if t not in self._models]
             if self._tables is None or len(self._models) + len(missing) > _MOST_MODELS:
-                # Others may be reading the old ones.
+                # New tables, because other threads may be reading the old ones.
                 n = min(self.layout.n_steps, _MOST_MODELS)
                 self._tables = DecodeTables.empty(n, max(self.layout.model_sizes))
                 self._models, missing = {}, asked
@@ -215,12 +221,12 @@ class Groups:
             places = np.array([self._models[t] for t in asked])
             return self._tables, places[np.searchsorted(asked, steps)]
 
-    # What is kept
+    # The cache
 
     def _cached(
         self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int16] | None:
-        """Return groups if all of them are kept."""
+        """Return groups if all of them are in the cache, else None."""
         with self._lock:
             found = []
             for key in ((t, group) for t in steps.tolist() for group in groups.tolist()):
@@ -246,7 +252,7 @@ class Groups:
             self._trim()
 
     def _trim(self) -> None:
-        """Let go of what was used longest ago, until the rest is within the budget."""
+        """Evict the least recently used groups until the rest is within the budget."""
         while self._cached_nbytes > self._cache_nbytes:
             _, gone = self._cache.popitem(last=False)
             self._cached_nbytes -= gone.nbytes

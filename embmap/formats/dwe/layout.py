@@ -1,8 +1,8 @@
 """The layout of DWE files: from bytes to frozen offsets, as far as opening needs them.
 
-Two layouts share a magic and a version: blocks, which point to each other, and a stream with a
-table of entry points. The sizes of the entropy models tell them apart; what those cannot, the
-models and the tables themselves do. docs/formats/dwe.md has the details.
+Two dialects share a magic and a version: blocks, which point to each other, and a stream with a
+table of entry points. The sizes of the entropy models usually fit only one of them; otherwise the
+models and the tables are compared too. docs/formats/dwe.md has the details.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 
 __all__ = [
+    "DIALECTS",
     "FORMAT",
     "HEADER_NBYTES",
-    "LAYOUTS",
     "MAGIC",
     "DweLayout",
     "Entries",
@@ -35,82 +35,27 @@ __all__ = [
 FORMAT = "dwe"
 MAGIC = b"\x00dwe"
 HEADER_NBYTES = 40
-LAYOUTS = ("blocks", "stream")
+DIALECTS = ("blocks", "stream")
 
 
-@dataclass(frozen=True)
-class DweLayout:
-    """Everything an open file needs to know. A group is a chunk, or a row of the jump table.
-
-    Attributes
-    ----------
-    layout : str
-        "blocks" or "stream".
-    minor : int
-        Minor version.
-    n_steps, n_words, dim : int
-        Time steps, words, length of a vector.
-    group : int
-        Words of a group; the last may have fewer.
-    scale : float
-        What an integer is multiplied with; exactly float32.
-    model_offsets, model_sizes : tuple of int
-        Of each time step's model: where it is, in bytes, and how many symbols it has.
-    table_offsets : tuple of int
-        Of each time step: where the entries of its groups are, in bytes.
-    data_offset, data_words : int
-        What the entries count from, in bytes, and how many 16-bit words follow it.
-    """
-
-    layout: str
-    minor: int
-    n_steps: int
-    n_words: int
-    dim: int
-    group: int
-    scale: float
-    model_offsets: tuple[int, ...]
-    model_sizes: tuple[int, ...]
-    table_offsets: tuple[int, ...]
-    data_offset: int
-    data_words: int
-
-    @property
-    def n_groups(self) -> int:
-        """Groups of a time step."""
-        return -(-self.n_words // self.group)
-
-    def group_words(self, number: int) -> int:
-        """Return how many words a group has."""
-        return min(self.group, self.n_words - number * self.group)
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Where the coder enters groups, and what it has to arrive at.
-
-    Attributes
-    ----------
-    steps, groups : numpy.ndarray
-        Shape (n,), int64: which they are.
-    positions, states : numpy.ndarray
-        Shape (n,), int64 and uint32: the first word to take in, counted from the data, and the
-        state before.
-    ends, end_states : numpy.ndarray
-        Shape (n,), int64: the same behind each group; -1 where the format promises nothing.
-    """
-
-    steps: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
-    states: npt.NDArray[np.uint32]
-    ends: npt.NDArray[np.int64]
-    end_states: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Header:
-    """The fields both layouts share; `address` is meta_size or jump_table_address."""
+    """The fields of the header.
+
+    Attributes
+    ----------
+    minor : int
+        Minor version of the format.
+    address : int
+        The field meta_size of blocks, or jump_table_address of a stream.
+    dim : int
+        Length of a vector.
+    group : int
+        Number of words in a group, the unit of compression: a chunk of blocks, or a row of the
+        jump table of a stream. The last group may be smaller.
+    scale : float
+        Factor from integers to numbers; exactly a float32.
+    """
 
     minor: int
     address: int
@@ -121,32 +66,85 @@ class _Header:
     scale: float
 
 
-def parse(file: ByteSource, layout: str | None = None) -> DweLayout:
-    """Parse a DWE file."""
-    if layout is not None and layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+@dataclass(frozen=True, kw_only=True)
+class DweLayout(_Header):
+    """The offsets and sizes of a file, all inside it; models and entries are checked when used.
+
+    Attributes
+    ----------
+    model_offsets, model_sizes : tuple of int
+        Offset of each time step's entropy model, in bytes, and its number of symbols.
+    table_offsets : tuple of int
+        Offset of the entries of each time step's groups, in bytes.
+    data_offset, data_words : int
+        Offset from which entries are counted, in bytes, and the number of 16-bit words after it.
+    """
+
+    dialect: str
+    model_offsets: tuple[int, ...]
+    model_sizes: tuple[int, ...]
+    table_offsets: tuple[int, ...]
+    data_offset: int
+    data_words: int
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups of a time step."""
+        return -(-self.n_words // self.group)
+
+    def group_words(self, number: int) -> int:
+        """Return the number of words in a group."""
+        return min(self.group, self.n_words - number * self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entries:
+    """Where the decoder starts each of n groups, and where it must end. Arrays of shape (n,).
+
+    Attributes
+    ----------
+    steps, groups : numpy.ndarray
+        The groups: their time steps and their numbers.
+    positions, states : numpy.ndarray
+        The first 16-bit word of a group, counted from the start of the data, and the first state.
+    ends, end_states : numpy.ndarray
+        Position and state after a group; -1 if the format does not prescribe them.
+    """
+
+    steps: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    states: npt.NDArray[np.uint32]
+    ends: npt.NDArray[np.int64]
+    end_states: npt.NDArray[np.int64]
+
+
+def parse(file: ByteSource, dialect: str | None = None) -> DweLayout:
+    """Parse a DWE file, as `dialect` if one is given; by default the bytes decide."""
+    if dialect is not None and dialect not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     header = _header(file)
     found, reasons = [], []
-    for name in LAYOUTS if layout is None else (layout,):
+    for name in DIALECTS if dialect is None else (dialect,):
         try:
             read = _blocks if name == "blocks" else _stream
-            found.append(_justified(file, read(file, header)))
+            found.append(_check_plausible(file, read(file, header)))
         except FormatError as error:
-            reasons.append(error.with_traceback(None))  # which would keep this frame and callers'
+            reasons.append(error.with_traceback(None))  # a traceback would keep frames alive
     if len(found) == 2:
-        found, reasons = _checked(file, found)
+        found, reasons = _readable(file, found)
     if len(found) == 1:
         return found[0]
     if len(reasons) == 1:
-        raise reasons.pop()  # not by a name of this frame, which the error would keep alive
+        raise reasons.pop()  # a local name would keep the error alive, and the error this frame
     if found:
         raise FormatError(
-            "can be read as blocks and as a stream; choose with layout=",
+            "the file can be read as blocks and as a stream; choose with layout=",
             path=file.path,
             format=FORMAT,
         )
     both = "; ".join(
-        f"not {name}: {reason.message}" for name, reason in zip(LAYOUTS, reasons, strict=True)
+        f"not {name}: {reason.message}" for name, reason in zip(DIALECTS, reasons, strict=True)
     )
     raise FormatError(f"neither layout fits: {both}", path=file.path, format=FORMAT)
 
@@ -165,7 +163,7 @@ def _header(file: ByteSource) -> _Header:
     if 4 * size != file.nbytes:
         kind = TruncatedError if 4 * size > file.nbytes else FormatError
         raise kind(
-            "the file does not have the size it says",
+            "the size of the file differs from its file_size",
             **reader.where("file_size", 12),
             found=f"{file.nbytes} bytes",
             expected=f"{4 * size} bytes",
@@ -175,32 +173,41 @@ def _header(file: ByteSource) -> _Header:
     def count(field: str, least: int) -> int:
         value = reader.u32(field)
         if value < least:
-            message = f"must be {least} at least"
-            raise reader.error(message, field, back=4, found=value, expected=f">= {least}")
+            raise reader.error(f"must be at least {least}", field, back=4, found=value)
         return value
 
     n_steps = count("num_timesteps", 2)
     n_words = count("vocab_size", 1)
     dim = count("embedding_dim", 1)
     group = count("chunk_size or jump_interval", 1)
-    scale = struct.unpack("<f", reader.raw(4, "scale_factor"))[0]
-    return _Header(minor, address, n_steps, n_words, dim, group, scale)
+    return _Header(
+        minor=minor,
+        address=address,
+        n_steps=n_steps,
+        n_words=n_words,
+        dim=dim,
+        group=group,
+        scale=struct.unpack("<f", reader.raw(4, "scale_factor"))[0],
+    )
 
 
 def _blocks(file: ByteSource, header: _Header) -> DweLayout:
-    """Read the file as blocks that point to each other, as far as the sizes of the models."""
+    """Parse the file as blocks that point to each other, but not the models and chunks."""
     size = file.nbytes // 4
     if header.n_words % header.group:
-        raise _wrong("chunk_size", 32, header.group, f"a divisor of {header.n_words}", file)
+        expected = f"a divisor of {header.n_words}"
+        raise _out_of_range(file, "chunk_size", 32, found=header.group, expected=expected)
     first = HEADER_NBYTES // 4 + header.n_steps
     if not first <= header.address <= size:
-        raise _wrong("meta_size", 16, header.address, f"{first} to {size}", file)
+        expected = f"{first} to {size}"
+        raise _out_of_range(file, "meta_size", 16, found=header.address, expected=expected)
     addresses = _u32(file, HEADER_NBYTES, header.n_steps, "timestep_addrs").astype(np.int64)
     wrong = np.flatnonzero((addresses < first) | (addresses >= size))
     if wrong.size:
         t = int(wrong[0])
-        field = f"timestep_addrs[{t}]"
-        raise _wrong(field, HEADER_NBYTES + 4 * t, int(addresses[t]), f"{first} to {size}", file)
+        where = f"timestep_addrs[{t}]", HEADER_NBYTES + 4 * t
+        expected = f"{first} to {size - 1}"
+        raise _out_of_range(file, *where, found=int(addresses[t]), expected=expected)
     n_groups = header.n_words // header.group
     sizes, tables = [], []
     for t, address in enumerate(addresses.tolist()):
@@ -209,40 +216,37 @@ def _blocks(file: ByteSource, header: _Header) -> DweLayout:
         table = offset + 4 * ((model_size(n) + 1) // 2)
         if table + 4 * n_groups > file.nbytes:
             raise TruncatedError(
-                f"{n_groups} addresses of the chunks of timestep {t} do not fit into the file",
+                f"the {n_groups} chunk addresses of timestep {t} exceed the file",
                 **_where(file, "chunk_addrs", table),
             )
         sizes.append(n)
         tables.append(table)
     return DweLayout(
-        "blocks",
-        header.minor,
-        header.n_steps,
-        header.n_words,
-        header.dim,
-        header.group,
-        header.scale,
-        tuple((addresses * 4).tolist()),
-        tuple(sizes),
-        tuple(tables),
-        0,
-        file.nbytes // 2,
+        **vars(header),
+        dialect="blocks",
+        model_offsets=tuple((addresses * 4).tolist()),
+        model_sizes=tuple(sizes),
+        table_offsets=tuple(tables),
+        data_offset=0,
+        data_words=file.nbytes // 2,
     )
 
 
 def _stream(file: ByteSource, header: _Header) -> DweLayout:
-    """Read the file as models, jump table and one stream, as far as the sizes of the models."""
+    """Parse the file as models, jump table and a stream, but not the models themselves."""
     if header.group > header.n_words:
-        raise _wrong("jump_interval", 32, header.group, f"1 to {header.n_words}", file)
+        expected = f"1 to {header.n_words}"
+        raise _out_of_range(file, "jump_interval", 32, found=header.group, expected=expected)
     table = 4 * header.address
     if not HEADER_NBYTES < table <= file.nbytes:
+        where = "jump_table_address", 16
         expected = f"{HEADER_NBYTES // 4 + 1} to {file.nbytes // 4}"
-        raise _wrong("jump_table_address", 16, header.address, expected, file)
+        raise _out_of_range(file, *where, found=header.address, expected=expected)
     n_groups = -(-header.n_words // header.group)
     data = table + 8 * n_groups * header.n_steps
     if data > file.nbytes:
         raise TruncatedError(
-            f"a jump table of {header.n_steps} x {n_groups} rows does not fit into the file",
+            f"the jump table of {header.n_steps} x {n_groups} rows exceeds the file",
             **_where(file, "jump_table", table),
         )
     offset, offsets, sizes = HEADER_NBYTES, [], []
@@ -252,41 +256,34 @@ def _stream(file: ByteSource, header: _Header) -> DweLayout:
         sizes.append(n)
         offset += 2 * model_size(n)
     if table - offset > 2:
-        raise FormatError(
-            f"the models end {table - offset} bytes before the jump table",
-            **_where(file, "jump_table_address", 16),
-        )
+        message = f"the models end {table - offset} bytes before the jump table"
+        raise FormatError(message, **_where(file, "jump_table_address", 16))
     return DweLayout(
-        "stream",
-        header.minor,
-        header.n_steps,
-        header.n_words,
-        header.dim,
-        header.group,
-        header.scale,
-        tuple(offsets),
-        tuple(sizes),
-        tuple(range(table, data, 8 * n_groups)),
-        data,
-        (file.nbytes - data) // 2,
+        **vars(header),
+        dialect="stream",
+        model_offsets=tuple(offsets),
+        model_sizes=tuple(sizes),
+        table_offsets=tuple(range(table, data, 8 * n_groups)),
+        data_offset=data,
+        data_words=(file.nbytes - data) // 2,
     )
 
 
-def _justified(file: ByteSource, layout: DweLayout) -> DweLayout:
-    """Refuse sizes that the data cannot hold, before anything is allocated for them."""
+def _check_plausible(file: ByteSource, layout: DweLayout) -> DweLayout:
+    """Refuse sizes that the data cannot encode, before anything is allocated for them."""
     if layout.n_words * layout.dim > most_symbols(layout.data_words):
         raise FormatError(
-            f"{layout.n_words} words of {layout.dim} dimensions in groups of {layout.group} cannot "
-            f"come from {layout.data_words} words of data",
+            f"{2 * layout.data_words} bytes of data cannot encode {layout.n_words} words of "
+            f"{layout.dim} dimensions in groups of {layout.group}",
             **_where(file, "embedding_dim", 28),
         )
     return layout
 
 
-def _checked(
+def _readable(
     file: ByteSource, layouts: list[DweLayout]
 ) -> tuple[list[DweLayout], list[FormatError]]:
-    """Return those of the readings whose models and entries are valid, and why others are not."""
+    """Return the layouts whose models and entries are valid, and the errors of the others."""
     valid, reasons = [], []
     for layout in layouts:
         try:
@@ -307,10 +304,8 @@ def model_of(file: ByteSource, layout: DweLayout, t: int) -> EntropyModel:
     try:
         return parse_model(words)
     except ValueError as error:
-        raise FormatError(
-            f"the entropy model of timestep {t} is wrong: {error}",
-            **_where(file, "frequencies", offset),
-        ) from None
+        message = f"the entropy model of timestep {t} is not valid: {error}"
+        raise FormatError(message, **_where(file, "frequencies", offset)) from None
 
 
 def entries_of(
@@ -319,21 +314,20 @@ def entries_of(
     steps: npt.NDArray[np.int64],
     groups: npt.NDArray[np.int64],
 ) -> Entries:
-    """Return where the coder enters groups of time steps."""
+    """Return the entries of all pairs of `steps` and `groups`, which are broadcast."""
     file.check_whole()
     steps, groups = (each.reshape(-1) for each in np.broadcast_arrays(steps, groups))
     tables = np.array(layout.table_offsets)[steps]
-    if layout.layout == "stream":
-        entries = _stream_entries(file, layout, tables, steps, groups)
-        outside = entries.positions > layout.data_words
+    if layout.dialect == "stream":
+        field, read = "jump_table", _stream_entries
     else:
-        entries = _block_entries(file, layout, tables, steps, groups)
-        outside = entries.positions < 0
-    field = "jump_table" if layout.layout == "stream" else "chunk_addrs"
+        field, read = "chunk_addrs", _block_entries
+    entries = Entries(steps=steps, groups=groups, **read(file, layout, tables, groups))
+    outside = (entries.positions < 0) | (entries.positions > layout.data_words)
     wrong = outside | (entries.states < LOWEST)
     if wrong.any():
         i = int(wrong.argmax())
-        what = "begins outside the data" if outside[i] else "begins in an impossible state"
+        what = "starts outside the data" if outside[i] else "starts in an impossible state"
         raise FormatError(
             f"group {int(groups[i])} of timestep {int(steps[i])} {what}",
             **_where(file, field, int(tables[i])),
@@ -342,13 +336,9 @@ def entries_of(
 
 
 def _stream_entries(
-    file: ByteSource,
-    layout: DweLayout,
-    tables: npt.NDArray[np.int64],
-    steps: npt.NDArray[np.int64],
-    groups: npt.NDArray[np.int64],
-) -> Entries:
-    # A row and, but for the last group of a step, the next one, where this one has to end.
+    file: ByteSource, layout: DweLayout, tables: npt.NDArray[np.int64], groups: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
+    # A group must end where the next group of its step starts, so the next row is read, too.
     followed = groups + 1 < layout.n_groups
     nbytes = np.where(followed, 16, 8)
     rows = file.gather(tables + 8 * groups, nbytes).view("<u4").reshape(-1, 2)
@@ -356,48 +346,50 @@ def _stream_entries(
     after = np.where(followed, np.minimum(own + 1, len(rows) - 1), -1)
     ends = np.append(rows[:, 0].astype(np.int64), -1)
     end_states = np.append(rows[:, 1].astype(np.int64), -1)
-    return Entries(
-        steps, groups, ends[own], rows[own, 1].astype(np.uint32), ends[after], end_states[after]
-    )
+    return {
+        "positions": ends[own],
+        "states": rows[own, 1].astype(np.uint32),
+        "ends": ends[after],
+        "end_states": end_states[after],
+    }
 
 
 def _block_entries(
-    file: ByteSource,
-    layout: DweLayout,
-    tables: npt.NDArray[np.int64],
-    steps: npt.NDArray[np.int64],
-    groups: npt.NDArray[np.int64],
-) -> Entries:
-    # An address in units of four bytes, where the state stands before the words.
+    file: ByteSource, layout: DweLayout, tables: npt.NDArray[np.int64], groups: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
+    # An address counts units of four bytes; the first unit of a chunk is its state.
     four = np.full(groups.size, 4)
     addresses = file.gather(tables + 4 * groups, four).view("<u4").astype(np.int64)
     lowest = HEADER_NBYTES // 4 + layout.n_steps
     inside = (addresses >= lowest) & (4 * addresses < file.nbytes)
     heads = file.gather(np.where(inside, 4 * addresses, 0), four).view("<u2").reshape(-1, 2)
     states = heads[:, 0].astype(np.uint32) << np.uint32(16) | heads[:, 1]
-    positions = np.where(inside, 2 * addresses + 2, -1)
-    anywhere = np.full(groups.size, -1)
-    return Entries(steps, groups, positions, states, anywhere, np.full(groups.size, LOWEST))
+    return {
+        "positions": np.where(inside, 2 * addresses + 2, -1),
+        "states": states,
+        "ends": np.full(groups.size, -1),
+        "end_states": np.full(groups.size, LOWEST),
+    }
 
 
 def _model_size(file: ByteSource, offset: int, end: int, t: int) -> int:
-    """Return how many symbols a model has that has to end inside a range."""
+    """Return the number of symbols of a model that must end before `end`."""
     n = int.from_bytes(file.read(offset, 2), "little") if offset + 2 <= end else 0
     if not 2 <= n <= TOTAL or offset + 2 * model_size(n) > end:
-        raise FormatError(
-            f"the entropy model of timestep {t} cannot have {n} symbols",
-            **_where(file, "num_symbols", offset),
-        )
+        message = f"the entropy model of timestep {t} cannot have {n} symbols"
+        raise FormatError(message, **_where(file, "num_symbols", offset))
     return n
 
 
 def _u32(file: ByteSource, offset: int, n: int, field: str) -> npt.NDArray[np.uint32]:
     if offset + 4 * n > file.nbytes:
-        raise TruncatedError(f"{n} numbers do not fit into the file", **_where(file, field, offset))
+        raise TruncatedError(f"{n} numbers exceed the file", **_where(file, field, offset))
     return file.array(offset, "<u4", n)
 
 
-def _wrong(field: str, offset: int, found: int, expected: str, file: ByteSource) -> FormatError:
+def _out_of_range(
+    file: ByteSource, field: str, offset: int, *, found: int, expected: str
+) -> FormatError:
     where = _where(file, field, offset)
     return FormatError(f"{field} is out of range", **where, found=found, expected=expected)
 

@@ -1,8 +1,8 @@
-"""The time steps of a DWE file to be written, a few words at a time.
+"""The values and differences that a DWE file stores for each time step, a few words at a time.
 
-Steps are arrays and matrices at hand, or come one after the other and are spooled to disk. What is
-stored of a step is handed out in blocks of words or in groups, so that memory stays bounded
-whatever number of words there is, and however many of them make a group.
+Arrays and matrices are read as often as needed; steps that come one after the other are first
+written to a temporary file. Blocks and parts of groups keep memory bounded for any number of words
+and any size of groups.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from embmap.codecs.difference_tree import differences, preorder
 from embmap.vectors.blocks import split_blocks
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["AT_ONCE", "Residuals", "is_at_hand", "opened", "spooled"]
+__all__ = ["AT_ONCE", "Residuals", "as_rows", "can_reread", "spool_steps"]
 
 AT_ONCE = 1 << 19
-"""Symbols that are dealt with at a time."""
+"""Number of symbols that are processed at once."""
 _INT16 = np.iinfo(np.int16)
 
 
-def is_at_hand(steps: object) -> bool:
-    """Whether rows of every step can be asked for as often as they are needed."""
-    listed = steps if isinstance(steps, list | tuple) else ()
-    at_hand = listed and all(isinstance(step, np.ndarray | Matrix) for step in listed)
-    return isinstance(steps, np.ndarray) or bool(at_hand)
+def can_reread(steps: object) -> bool:
+    """Whether the rows of every step can be read repeatedly: an array, or a list of matrices."""
+    if not isinstance(steps, list | tuple):
+        return isinstance(steps, np.ndarray)
+    return bool(steps) and all(isinstance(step, np.ndarray | Matrix) for step in steps)
 
 
-def opened(step: Any) -> Any:
-    """Return a time step as something that has a shape and hands out rows."""
+def as_rows(step: Any) -> Any:
+    """Return a time step as an object with a shape and rows; array-likes become arrays."""
     return step if isinstance(step, np.ndarray | Matrix | _SpooledStep) else np.asarray(step)
 
 
@@ -54,8 +54,8 @@ class _SpooledStep:
         return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
 
 
-def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
-    """Write time steps to a temporary file, a block of rows at a time."""
+def spool_steps(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
+    """Write time steps, arrays or iterables of blocks of rows, to a temporary file."""
     written: list[_SpooledStep] = []
     for t, step in enumerate(steps):
         offset, rows, columns = spool.tell(), 0, None
@@ -65,7 +65,7 @@ def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
             if symbols.shape[1] != columns:
                 width = symbols.shape[1]
                 raise ValueError(
-                    f"timestep {t}: row {rows} has {width} columns, those before {columns}"
+                    f"timestep {t}: row {rows} must have {columns} columns, not {width}"
                 )
             rows += len(symbols)
             spool.write(np.ascontiguousarray(symbols).tobytes())
@@ -76,11 +76,11 @@ def spooled(steps: Iterable[Any], spool: BinaryIO) -> list[_SpooledStep]:
 
 def _check_shape(t: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
     if shape != first:
-        raise ValueError(f"timestep {t} has shape {shape}, those before {first}")
+        raise ValueError(f"timestep {t} must have the shape {first}, not {shape}")
 
 
 def _symbols(rows: Any, t: int) -> npt.NDArray[np.int16]:
-    """Return rows of a time step as int16, or say why they are none."""
+    """Return rows of a time step as int16; refuse rows that int16 cannot represent."""
     if rows.ndim != 2 or rows.dtype.kind not in "iu":
         raise ValueError(
             f"timestep {t} must be integers in two dimensions, not {rows.dtype} in {rows.ndim}; "
@@ -89,12 +89,15 @@ def _symbols(rows: Any, t: int) -> npt.NDArray[np.int16]:
     if rows.dtype != np.int16 and rows.size:
         for value in (int(rows.min()), int(rows.max())):
             if not _INT16.min <= value <= _INT16.max:
-                raise ValueError(f"timestep {t} holds {value}, which int16 cannot")
+                raise ValueError(f"timestep {t} has the value {value}, which int16 cannot store")
     return cast("npt.NDArray[np.int16]", rows.astype(np.int16, copy=False))
 
 
 class Residual:
-    """What is stored of one time step: itself, or how it differs from those around it."""
+    """The symbols of one time step: its values, or their differences from two other steps.
+
+    `steps` are the step with its number, or the steps before, at and after `t` with their numbers.
+    """
 
     def __init__(self, t: int, steps: Sequence[tuple[int, Any]]) -> None:
         self.t = t
@@ -111,7 +114,7 @@ class Residual:
             raise ValueError(f"timestep {self.t}: {error}") from None
 
     def blocks(self) -> Iterator[npt.NDArray[np.int16]]:
-        """Return what is stored of the step, a few words at a time."""
+        """Yield the symbols of a few words at a time: (n, K) int16."""
         n_words, dim = self._shape
         at_once = max(AT_ONCE // dim, 1)
         for start in range(0, n_words, at_once):
@@ -120,7 +123,11 @@ class Residual:
     def groups(
         self, group: int, *, backwards: bool = False
     ) -> Iterator[tuple[int, Iterable[npt.NDArray[np.int16]]]]:
-        """Return what is stored of the step, group by group."""
+        """Yield each group as its number and its symbols, in parts of (n, K) int16.
+
+        The last part of a group comes first, because the encoder runs backwards. With `backwards`,
+        the last group comes first, too.
+        """
         n_words, dim = self._shape
         at_once = max(AT_ONCE // dim, 1)
         turn = cast(Callable[[range], Iterable[int]], reversed if backwards else iter)
@@ -138,29 +145,29 @@ class Residual:
 
 
 class Residuals:
-    """What is stored of each time step: the first, the last, and differences between them."""
+    """The symbols of all time steps: two steps of values, and differences for the others."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = steps
         self.n_steps = len(steps)
         if self.n_steps < 2:
-            raise ValueError(f"a DWE file has two time steps at least, not {self.n_steps}")
+            raise ValueError(f"a DWE file needs at least 2 time steps, not {self.n_steps}")
         shape = np.shape(steps[0])
         if len(shape) != 2 or 0 in shape or max(*shape, self.n_steps) >= 2**32:
-            raise ValueError(f"a DWE file cannot hold time steps of shape {shape}")
+            raise ValueError(f"a DWE file cannot store time steps of shape {shape}")
         self.n_words, self.dim = shape
         self._stored: list[tuple[int, ...]] = [(0,), (self.n_steps - 1,), *preorder(self.n_steps)]
 
     def __iter__(self) -> Iterator[Residual]:
-        """Return what is stored of each step, in the order of writing."""
+        """Return the symbols of each step in the order in which they are stored."""
         return map(self._residual, self._stored)
 
     def __reversed__(self) -> Iterator[Residual]:
-        """Return the same, the last first."""
+        """Return the symbols of each step, the last one first."""
         return map(self._residual, reversed(self._stored))
 
     def _residual(self, steps: Sequence[int]) -> Residual:
-        numbered = [(t, opened(self._steps[t])) for t in steps]
+        numbered = [(t, as_rows(self._steps[t])) for t in steps]
         for t, step in numbered:
             _check_shape(t, step.shape, (self.n_words, self.dim))
         return Residual(steps[len(steps) // 2], numbered)

@@ -1,4 +1,4 @@
-"""The words of a DWE file at one time step and at all of them, decoded when they are asked for."""
+"""Matrices of a DWE file, decoded on request: the words at a time step, and at all of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,29 @@ from embmap.vectors.matrix import Matrix
 __all__ = ["Timestep", "Trajectories"]
 
 
-class Timestep(Matrix):
-    """The rows of one time step; the groups they are in are decoded, with those of its ancestors.
+class _Decoded(Matrix):
+    @property
+    def zero_copy(self) -> bool:
+        return False
+
+    @property
+    def random_access(self) -> bool:
+        return False
+
+
+class Timestep(_Decoded):
+    """The rows of one time step: shape (V, K), float32, or int16 without a scale.
+
+    Decoding a row takes its whole group, at this step and at the steps that it depends on.
 
     Parameters
     ----------
     groups : Groups
         The groups of the file.
     t : int
-        The step.
+        The time step, counted from 0.
     scale : numpy.float32, optional
-        What the integers are multiplied with; without it they stay integers.
+        Factor from integers to numbers; without it the rows are integers.
     """
 
     def __init__(self, groups: Groups, t: int, scale: np.float32 | None = None) -> None:
@@ -38,16 +50,8 @@ class Timestep(Matrix):
 
     @property
     def quantized(self) -> Timestep:
-        """The same rows as they are stored: int16."""
+        """The same rows as integers: shape (V, K), int16."""
         return Timestep(self.groups, self.t)
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    @property
-    def random_access(self) -> bool:
-        return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         layout, file = self.groups.layout, self.groups.file
@@ -68,7 +72,7 @@ class Timestep(Matrix):
     def _scaled(
         self, values: npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Return values as this matrix hands them out."""
+        """Return integers as rows of this matrix."""
         if self._scale is not None:
             return scaled(values, self._scale, out)
         if out is None:
@@ -98,8 +102,8 @@ class Timestep(Matrix):
             out[chosen] = self._scaled(values[place[chosen] - first, within[chosen]])
 
 
-class Trajectories(Matrix):
-    """The words at all time steps: float32 of shape (V, T, K)."""
+class Trajectories(_Decoded):
+    """The words at all time steps: shape (V, T, K), float32."""
 
     def __init__(self, groups: Groups, scale: np.float32) -> None:
         layout = groups.layout
@@ -107,14 +111,6 @@ class Trajectories(Matrix):
         self._scale = scale
         self.shape = (layout.n_words, layout.n_steps, layout.dim)
         self.dtype = np.dtype(np.float32)
-
-    @property
-    def zero_copy(self) -> bool:
-        return False
-
-    @property
-    def random_access(self) -> bool:
-        return False
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         for t in range(self.shape[1]):

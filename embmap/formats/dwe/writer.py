@@ -1,8 +1,8 @@
-"""Writing DWE files in both layouts, byte for byte as the original builder does.
+"""Writing DWE files in both dialects, byte for byte as the original builder does.
 
-A first pass over the time steps fits their entropy models and finds whatever cannot be written; a
-second one encodes them. Both take a few groups of words at a time, so that memory stays bounded,
-and the file appears under its name only once it is whole.
+A first pass over the time steps fits their entropy models and finds values that cannot be written;
+a second pass encodes them. Both process a few groups of words at a time, so that memory stays
+bounded. The file gets its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from embmap.codecs.entropy_model import (
     fit_model,
     store_model,
 )
-from embmap.formats.dwe.layout import HEADER_NBYTES, LAYOUTS, MAGIC
-from embmap.formats.dwe.residuals import AT_ONCE, Residuals, is_at_hand, opened, spooled
+from embmap.formats.dwe.layout import DIALECTS, HEADER_NBYTES, MAGIC
+from embmap.formats.dwe.residuals import AT_ONCE, Residuals, as_rows, can_reread, spool_steps
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, split_blocks
@@ -36,7 +36,7 @@ from embmap.vectors.blocks import Blocks, split_blocks
 __all__ = ["quantize", "quantize_blocks", "write"]
 
 _GROUP = 100
-_WAITING = 1024  # groups that are written at once
+_MOST_WAITING = 1024  # groups that are written at once
 
 Steps = npt.ArrayLike | Iterable[Blocks]
 
@@ -55,55 +55,56 @@ def write(
     Parameters
     ----------
     path : path-like
-        The file to create or replace; it is replaced only when everything has been written.
+        The file to create or replace; an existing file is kept until the new one is complete.
     quantized : array-like or iterable
-        Shape (T, V, K), integers that int16 can hold, or T time steps of shape (V, K) in order:
-        arrays, matrices, or iterables of blocks of rows. A list of arrays or matrices is gone
-        through as often as it is needed; everything else is first spooled to disk.
+        Shape (T, V, K), integers within int16, or T time steps of shape (V, K) in order: arrays,
+        matrices, or iterables of blocks of rows. A list of arrays or matrices is read twice;
+        everything else is first written to a temporary file.
     scale : float
-        What an integer is multiplied with to be a number; stored as float32.
+        Factor from integers to numbers; stored as float32.
     group : int, optional
-        Words that are compressed together, the unit of access; in blocks it divides V. By default
-        100, or what comes close to it.
+        Number of words that are compressed together; in blocks it must divide V. By default 100,
+        or the divisor of V closest to it.
     layout : {"blocks", "stream"}
-        Chunks that are found by address, as the published text describes, or one stream with a
-        table of entry points, which is a little smaller.
+        Chunks that are found by address, as the published text describes, or a stream with a table
+        of entry points, which is a little smaller.
     progress : callable, optional
         Called as ``progress(what, steps_done, n_steps)``.
 
     Returns
     -------
     pathlib.Path
-        The file written.
+        The new file.
 
     Raises
     ------
     ValueError
-        When something does not fit: a time step of more than 4096 different symbols, a difference
-        beyond 16 bits. Nothing is written then.
+        If an argument is out of range, a time step has more than 4096 different symbols, or a
+        difference exceeds 16 bits. An existing file is then left unchanged.
     OSError
-        When the file cannot be written.
+        If the file cannot be written.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    if layout not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {layout!r}")
     factor = _factor(scale)
     with contextlib.ExitStack() as stack:
         steps = cast("Sequence[Any]", quantized)
-        if not is_at_hand(steps):
-            steps = spooled(steps, stack.enter_context(spool_beside(path)))
+        if not can_reread(steps):
+            steps = spool_steps(steps, stack.enter_context(spool_beside(path)))
         residuals = Residuals(steps)
-        group = _group(residuals.n_words, group, layout)
-        models = _models(residuals, progress)
+        group = _choose_group(residuals.n_words, group, layout)
+        models = _fit_models(residuals, progress)
         shape = (residuals.n_steps, residuals.n_words, residuals.dim, group)
         out = stack.enter_context(replacing(path))
         if layout == "blocks":
-            address = _write_blocks(out, residuals, group, models, progress)
+            address = _write_blocks(out, residuals, models, group=group, progress=progress)
         else:
             spool = stack.enter_context(spool_beside(path))
-            address = _write_stream(out, spool, residuals, group, models, progress)
+            address = _write_stream(
+                out, residuals, models, group=group, progress=progress, spool=spool
+            )
         n_words = out.seek(0, os.SEEK_END) // 4
-        if n_words >= 2**32:
-            raise ValueError(f"the file would take {4 * n_words} bytes; 16 GiB are possible")
+        _check_size(n_words)
         out.seek(0)
         out.write(struct.pack("<4s8If", MAGIC, 1, 0, n_words, address, *shape, factor))
     return Path(os.fsdecode(path))
@@ -112,27 +113,28 @@ def write(
 def quantize(
     vectors: npt.ArrayLike | Sequence[npt.ArrayLike], bits: int = 8
 ) -> tuple[npt.NDArray[np.int16], float]:
-    """Round vectors to integers of one scale.
+    """Round vectors to integers with one scale.
 
     Parameters
     ----------
     vectors : array-like or sequence
         Shape (T, V, K), floating point, or T time steps of shape (V, K).
     bits : int
-        Bits of an integer, its sign included: 2 to 16. With more than 11, a time step may have more
-        different symbols than a DWE file can hold.
+        Bits of an integer, including its sign: 2 to 16. With more than 11 bits, a time step may
+        have more different symbols than a DWE file can store.
 
     Returns
     -------
     quantized : numpy.ndarray
-        Shape (T, V, K), int16, within plus and minus ``2 ** (bits - 1) - 1``.
+        Shape (T, V, K), int16, from ``-(2 ** (bits - 1) - 1)`` to ``2 ** (bits - 1) - 1``.
     scale : float
-        Exactly a float32: `quantized` times it are the vectors, off by half of it at the most.
+        Factor from integers to numbers, exactly a float32. ``quantized * scale`` differs from the
+        vectors by at most ``scale / 2``.
 
     Raises
     ------
     ValueError
-        When a value is not finite, or `bits` is out of range.
+        If a value is not finite, or `bits` is out of range.
     """
     steps = cast("Sequence[Any]", vectors if _subscriptable(vectors) else np.asarray(vectors))
     shape = (len(steps), *np.shape(steps[0])) if len(steps) else (0, 0, 0)
@@ -149,17 +151,21 @@ def quantize(
 def quantize_blocks(
     steps: Sequence[Any], bits: int = 8
 ) -> tuple[Iterator[Iterator[npt.NDArray[np.int16]]], float]:
-    """Round vectors to integers of one scale, a few rows at a time."""
+    """Round T time steps as :func:`quantize` does, which reads each step twice.
+
+    Return the blocks of rows of each step, int16, and the scale.
+    """
     bits = operator.index(bits)
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be 2 to 16, not {bits}")
     greatest = 0.0
     for t in range(len(steps)):
-        step = opened(steps[t])
+        step = as_rows(steps[t])
         if len(step.shape) != 2 or step.dtype.kind not in "fiu":
             raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
         if step.shape != np.shape(steps[0]):
-            raise ValueError(f"timestep {t} has shape {step.shape}, the first {np.shape(steps[0])}")
+            shape = np.shape(steps[0])
+            raise ValueError(f"timestep {t} must have the shape {shape}, not {step.shape}")
         for block in split_blocks(step):
             if block.size:
                 lowest, highest = float(block.min()), float(block.max())
@@ -170,11 +176,11 @@ def quantize_blocks(
     with np.errstate(over="ignore"):
         scale = np.float32(greatest / limit)
     if not np.isfinite(scale) or (greatest and scale < np.finfo(np.float32).tiny):
-        raise ValueError(f"a scale for values of up to {greatest} does not fit into float32")
+        raise ValueError(f"float32 cannot represent the scale for values of up to {greatest}")
     factor = float(scale or np.float32(1))
 
     def rounded(step: Any) -> Iterator[npt.NDArray[np.int16]]:
-        for block in split_blocks(opened(step)):
+        for block in split_blocks(as_rows(step)):
             wide = np.rint(np.asarray(block, np.float64) / factor)
             yield np.clip(wide, -limit, limit).astype(np.int16)
 
@@ -192,37 +198,37 @@ def _factor(scale: float) -> float:
     except OverflowError:
         factor = math.inf
     if not math.isfinite(factor) or not factor:
-        raise ValueError(f"scale must be a number that float32 can hold and not 0; it is {scale}")
+        raise ValueError(f"scale must be finite and not 0 in float32, not {scale}")
     return factor
 
 
-def _group(n_words: int, group: int | None, layout: str) -> int:
-    """Return how many words to compress together."""
+def _choose_group(n_words: int, group: int | None, dialect: str) -> int:
+    """Return the number of words in a group."""
     if group is None:
-        if layout == "stream":
+        if dialect == "stream":
             return min(_GROUP, n_words)
         divisors = {d for i in range(1, math.isqrt(n_words) + 1) for d in (i, n_words // i)}
         fitting = sorted(d for d in divisors if not n_words % d)
         return min(fitting, key=lambda d: abs(math.log(d / _GROUP)))
     if not 1 <= group <= n_words:
         raise ValueError(f"group must be 1 to {n_words}, the number of words, not {group}")
-    if layout == "blocks" and n_words % group:
+    if dialect == "blocks" and n_words % group:
         raise ValueError(
-            f"group must divide the number of words in blocks; {group} does not divide {n_words}. "
-            "layout='stream' takes any"
+            f"group must divide {n_words}, the number of words, not be {group}; "
+            "layout='stream' takes any group"
         )
     return group
 
 
-def _models(residuals: Residuals, progress: Progress | None) -> list[EntropyModel]:
+def _fit_models(residuals: Residuals, progress: Progress | None) -> list[EntropyModel]:
     """Return the entropy model of each time step."""
     models = {}
     for residual in residuals:
         symbols, counts = count_symbols(residual.blocks())
         if symbols.size > TOTAL:
             raise ValueError(
-                f"timestep {residual.t} has {symbols.size} different symbols; "
-                f"{TOTAL} are possible. Quantize to fewer bits"
+                f"timestep {residual.t} must have at most {TOTAL} different symbols, "
+                f"not {symbols.size}; quantize to fewer bits"
             )
         models[residual.t] = fit_model(symbols, counts)
         if progress is not None:
@@ -233,7 +239,7 @@ def _models(residuals: Residuals, progress: Progress | None) -> list[EntropyMode
 def _encode(
     model: Encoder, parts: Iterable[npt.NDArray[np.int16]], state: int = LOWEST
 ) -> tuple[npt.NDArray[np.uint16], int]:
-    """Return the words of a group whose parts come last first, and the state it begins in."""
+    """Return the words of a group and its first state; the last part of the group comes first."""
     found = []
     for part in parts:
         words, state = model.encode(part.reshape(-1), state)
@@ -248,11 +254,12 @@ def _even(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 def _write_blocks(
     out: BinaryIO,
     residuals: Residuals,
-    group: int,
     models: Sequence[EntropyModel],
+    *,
+    group: int,
     progress: Progress | None,
 ) -> int:
-    """Write everything behind the header; return the address of the first chunk."""
+    """Write everything after the header; return the address of the first chunk."""
     n_chunks = residuals.n_words // group
     heads = [_even(store_model(model)) for model in models]
     sizes = [head.size // 2 + n_chunks for head in heads]
@@ -282,22 +289,23 @@ def _write_blocks(
 
 def _write_stream(
     out: BinaryIO,
-    spool: BinaryIO,
     residuals: Residuals,
-    group: int,
     models: Sequence[EntropyModel],
+    *,
+    group: int,
     progress: Progress | None,
+    spool: BinaryIO,
 ) -> int:
-    """Write everything behind the header; return the address of the jump table."""
+    """Write everything after the header; return the address of the jump table."""
     head = _even(np.concatenate([store_model(model) for model in models]))
     address = HEADER_NBYTES // 4 + head.size // 2
     n_groups = -(-residuals.n_words // group)
     rows = np.empty((residuals.n_steps, n_groups, 2), np.int64)
     state, n_following = LOWEST, 0
     pieces: list[int] = []
-    # The coder runs backwards through everything; what it wrote last is read first.
+    # The encoder runs backwards through the whole file: what it writes last is read first.
     waiting: list[npt.NDArray[np.uint16]] = []
-    most_waiting = min(max(AT_ONCE // (group * residuals.dim), 1), _WAITING)
+    most_waiting = min(max(AT_ONCE // (group * residuals.dim), 1), _MOST_WAITING)
     for done, residual in enumerate(reversed(residuals), 1):
         encoder = Encoder(models[residual.t])
         for number, parts in residual.groups(group, backwards=True):
@@ -327,4 +335,4 @@ def _write_stream(
 
 def _check_size(n_words: int) -> None:
     if n_words >= 2**32:
-        raise ValueError("the file would take more than the 16 GiB its addresses can reach")
+        raise ValueError(f"a DWE file must stay below 16 GiB, not reach {4 * n_words} bytes")

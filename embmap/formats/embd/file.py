@@ -1,4 +1,4 @@
-"""An open EMBD file: its tensors as views, its tokens as words."""
+"""An open EMBD file: tensors by name, tokens as words, metadata."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["EmbdFile", "Tensors"]
 
 _READ = 1 << 22
 _ALIGN = 64
-# What the word embedding is called in the models people have, the most common name first.
+# The names of the word embedding in published models, the most common name first.
 _WORD_EMBEDDINGS = (
     "embeddings.word_embeddings.weight",
     "word_embeddings.weight",
@@ -50,18 +50,18 @@ _WORD_EMBEDDINGS = (
 
 
 class Tensors(Mapping[str, npt.NDArray[Any]]):
-    """The tensors of a file by name: read-only arrays, views where the file is mapped."""
+    """The tensors of a file by name: read-only arrays, which are views if the file is mapped."""
 
     def __init__(self, file: ByteSource, layout: EmbdLayout) -> None:
         self._file = file
         self._tensors = {tensor.name: tensor for tensor in layout.tensors}
 
     def layout(self, name: str) -> TensorLayout:
-        """Return where a tensor is and what it is, without reading it."""
+        """Return the dtype, shape and place of a tensor without reading it."""
         return self._tensors[name]
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return a tensor; one of bfloat16 as ml_dtypes has it, or as uint16 without that."""
+        """Return a tensor; bfloat16 needs ml_dtypes, without which it is returned as uint16."""
         tensor = self._tensors[name]
         dtype = bfloat16_dtype() if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype)
         return self._file.array(tensor.offset, dtype, tensor.shape)
@@ -79,34 +79,36 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        """Name the tensors; reads nothing."""
+        """List the names of the tensors; reads nothing."""
         return f"<Tensors of {self._file.path}: {', '.join(self)}, not read>"
 
 
 class EmbdFile(EmbeddingFile):
-    """An EMBD file: tensors by name, a WordPiece vocabulary, metadata.
+    """An EMBD file: tensors by name, a WordPiece vocabulary and metadata.
 
-    A token's vector is its row of the word embedding tensor.
+    The words of the file are its tokens. The vector of a token is its row in the tensor of the word
+    embedding.
 
     Parameters
     ----------
     file : ByteSource
-        The open file.
-    dialect : str, optional
-        Read it as "spec" or "flat".
+        The bytes of the file.
+    dialect : {"spec", "flat"}, optional
+        How to read it; by default the bytes decide.
     index : str or path-like
-        Where an index over its tokens comes from; see :func:`embmap.open`.
+        Which index over the tokens to use; see :func:`embmap.open`.
     vocab : path-like or sequence of str, optional
-        Tokens for a file that holds none.
+        Tokens for a file without a vocabulary.
 
     Raises
     ------
     FormatError
-        When it is no EMBD file.
+        If it is not a valid EMBD file.
     StaleIndexError
-        When an index is required and does not match.
+        If an index is required and does not match.
     ValueError
-        When `vocab` is given for a file that has tokens, or does not fit.
+        If `vocab` is given for a file that has tokens, or its length differs from the word
+        embedding.
     """
 
     format: ClassVar[str] = FORMAT
@@ -130,29 +132,29 @@ class EmbdFile(EmbeddingFile):
 
     @property
     def tensors(self) -> Tensors:
-        """The tensors by name: read-only arrays, made when they are asked for."""
+        """The tensors by name: read-only arrays, which are views if the file is mapped."""
         self._check_open()
         return self._tensors
 
     def tensor(self, name: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-        """Return a tensor, converted if need be.
+        """Return a tensor, with its values converted to a dtype if one is given.
 
         Parameters
         ----------
         name : str
-            Its name.
+            The name of the tensor.
         dtype : dtype-like, optional
-            What to convert it to, bfloat16 by its value; as it is stored by default.
+            The dtype of the result; by default the stored dtype.
 
         Returns
         -------
         numpy.ndarray
-            The tensor's shape; a view of the file where nothing is converted and it is mapped.
+            The tensor, in its shape; a view if the file is mapped and no value is converted.
 
         Raises
         ------
         KeyError
-            When there is no tensor of that name.
+            If there is no tensor of that name.
         """
         array = self.tensors[name]
         if dtype is None:
@@ -163,13 +165,13 @@ class EmbdFile(EmbeddingFile):
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """Numbers of the tokens "pad", "unk", "cls", "sep", "mask"; empty when there are none."""
+        """Rows of the tokens "pad", "unk", "cls", "sep" and "mask"; empty if the file has none."""
         self._check_open()
         return dict(self._offsets.special_tokens)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata: keys and values, all str; the last of repeated keys."""
+        """The metadata: keys and values, all str. Of repeated keys the last one counts."""
         self._check_open()
         return dict(self._offsets.metadata)
 
@@ -179,8 +181,8 @@ class EmbdFile(EmbeddingFile):
         Returns
         -------
         dict
-            As of :meth:`EmbeddingFile.info`, with special_tokens, checksums, aligned and a chunk
-            for each tensor: name, dtype, shape, offset, alignment, nbytes.
+            The keys of :meth:`EmbeddingFile.info`, and special_tokens, checksums, aligned, and a
+            chunk for each tensor: name, dtype, shape, offset, alignment and nbytes.
         """
         info = super().info()
         info["special_tokens"] = self.special_tokens
@@ -207,40 +209,42 @@ class EmbdFile(EmbeddingFile):
             report.warning(message, offset)
         for tensor in layout.tensors:
             if tensor.name_hash is not None and tensor.name_hash != fnv1a(tensor.name.encode()):
-                report.error(f"the hash of the name {tensor.name!r} is wrong")
+                report.error(f"the stored hash does not match the name {tensor.name!r}")
             if layout.flags & TENSORS_ALIGNED and tensor.offset % _ALIGN:
                 report.warning(
-                    f"tensor {tensor.name!r} is not aligned to {_ALIGN} bytes, but the flag is set",
+                    f"tensor {tensor.name!r} is not aligned to {_ALIGN} bytes as the flags promise",
                     tensor.offset,
                 )
         self._verify_total(report)
         for name, number in layout.special_tokens.items():
             if layout.vocabulary is not None and number >= layout.vocabulary.n:
-                report.warning(f"the special token {name!r} has the number {number}, which is none")
+                bound = layout.vocabulary.n
+                report.warning(f"the special token {name!r} must be below {bound}, not {number}")
         if layout.dialect == "flat":
-            report.checked.append("nothing else: flat files have no checksums")
+            report.skipped("checksums: flat files have none")
             return
         keys = dict(layout.metadata)
         for key in REQUIRED_METADATA:
             if key not in keys:
-                report.warning(f"the metadata have no {key!r}")
+                report.warning(f"the metadata lack the key {key!r}")
         self._verify_padding(report)
         if layout.flags & CHECKSUM_ENABLED:
             self._verify_checksums(report, progress)
         else:
-            report.warning("the file has no checksums: its data are unverified")
+            report.warning("the file has no checksums, so its data cannot be verified")
 
     def _verify_total(self, report: Report) -> None:
-        """Compare the size that the vocabulary section states with that of its tokens."""
+        """Compare the size of the tokens with the size in the vocabulary section."""
         stated, records = self._offsets.stated_nbytes, self._offsets.vocabulary
         if stated is None or records is None:
             return
         try:
             nbytes = int(scan(self._file, records)[-1])
-        except FormatError:  # already reported with the tokens
+        except FormatError:  # the check of the tokens has reported it
             return
         if stated != nbytes:
-            report.warning(f"the tokens state {stated} bytes, not {nbytes}", records.offset)
+            message = f"the total_size of the tokens must be {nbytes}, not {stated}"
+            report.warning(message, records.offset)
 
     def _verify_padding(self, report: Report) -> None:
         """Look for bytes other than zero between tensors."""
@@ -257,7 +261,7 @@ class EmbdFile(EmbeddingFile):
             position = max(position, offset + nbytes)
 
     def _verify_checksums(self, report: Report, progress: Progress | None) -> None:
-        """Compare the checksums of the file and of its data, reading everything once."""
+        """Compare the checksums of the file and of the tensor data in one pass."""
         report.checked.append("checksums")
         self._file.check_whole()
         layout, file = self._offsets, self._file
@@ -275,13 +279,13 @@ class EmbdFile(EmbeddingFile):
                 if progress is not None:
                     progress("checking checksums", start + len(block), footer)
         if of_data != data_sum:
-            report.error("the checksum of the tensor data does not hold", first)
+            report.error("the checksum does not match the tensor data", first)
         if of_file != file_sum:
-            report.error("the checksum of the file does not hold", footer + 4)
+            report.error("the checksum does not match the file", footer + 4)
 
 
 def _word_embedding(layout: EmbdLayout, n_words: int | None) -> TensorLayout | None:
-    """Return the tensor whose rows belong to the tokens."""
+    """Return the tensor with a row for each token, None if it cannot be identified."""
     matrices = [tensor for tensor in layout.tensors if len(tensor.shape) == 2]
     if n_words is not None:
         matrices = [tensor for tensor in matrices if tensor.shape[0] >= n_words]
@@ -289,7 +293,7 @@ def _word_embedding(layout: EmbdLayout, n_words: int | None) -> TensorLayout | N
         for tensor in matrices:
             if tensor.name == ending or tensor.name.endswith(f".{ending}"):
                 return tensor
-    # No known name: the only matrix with a row for each token.
+    # Without a known name, only a unique matrix with as many rows as tokens is certain.
     fitting = [tensor for tensor in matrices if n_words and tensor.shape[0] == n_words]
     return fitting[0] if len(fitting) == 1 else None
 

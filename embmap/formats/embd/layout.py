@@ -1,9 +1,9 @@
 """The layout of EMBD files: from bytes to frozen offsets, everything validated.
 
-"spec" is the published text: a header of 64 bytes, metadata, vocabulary, tensor index, tensor data,
-footer. "flat" is what the one program emits that uses the magic in the wild: tensors one after the
-other and then the vocabulary, without padding or checksums. docs/formats/embd.md tells how they are
-told apart.
+The dialect "spec" follows the published text: a header of 64 bytes, metadata, vocabulary, tensor
+index, tensor data, footer. The only known program that uses the magic emits "flat": tensors one
+after the other, then the vocabulary, without padding or checksums. docs/formats/embd.md describes
+how they are distinguished.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from embmap.errors import ChecksumError, FormatError, TruncatedError, UnsupportedError
 from embmap.io.fields import FieldReader
@@ -65,73 +65,61 @@ REQUIRED_METADATA = (
 HEADER = struct.Struct("<4sHHIIIIIIIIQQII")
 DESCRIPTOR = struct.Struct("<IBBH4IQ")
 FOOTER = struct.Struct("<II4sI")
-_MOST_METADATA = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorLayout:
-    """Where a tensor is.
+    """A tensor: its dtype as numpy spells it, or "bfloat16", and its place in the file.
 
-    Attributes
-    ----------
-    name : str
-        Its name.
-    dtype : str
-        As numpy spells it, or "bfloat16".
-    shape : tuple of int
-        One to four dimensions.
-    offset : int
-        Where its data start in the file.
-    nbytes : int
-        Bytes of data.
-    name_hash : int or None
-        The stored FNV-1a hash of its name; None in flat files.
+    `name_hash` is the stored FNV-1a hash of its name; None in flat files.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    nbytes: int
-    name_hash: int | None
+    name_hash: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the data in bytes."""
+        return math.prod(self.shape) * ITEMSIZES[self.dtype]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EmbdLayout:
-    """Everything an open file needs to know.
+    """The offsets and sizes of a file, all inside it.
 
     Attributes
     ----------
-    dialect : str
-        "spec" or "flat".
     tensors : tuple of TensorLayout
-        In the order of the file.
+        The tensors in the order of the file.
     vocabulary : Records or None
         The tokens.
-    stated_nbytes : int or None
-        The size of the tokens that the vocabulary section states; None in flat files.
-    special_tokens : dict
-        Numbers of the tokens "pad", "unk", "cls", "sep" and "mask"; empty when there are none.
-    metadata : tuple of (str, str)
-        Keys and values, in the order of the file.
-    flags : int
-        The header's flags; 0 in flat files.
     data_offset, data_nbytes : int
-        The tensor data section.
+        The section of the tensor data.
+    stated_nbytes : int or None
+        The size of the tokens in the vocabulary section; None in flat files.
+    special_tokens : dict
+        The numbers of "pad", "unk", "cls", "sep" and "mask"; empty if the file does not have them.
+    metadata : tuple of (str, str)
+        Keys and values in the order of the file.
+    flags : int
+        The flags of the header; 0 in flat files.
     warnings : tuple of (str, int)
-        What breaks a rule of the text without making the file unreadable, and where.
+        Violations of the text that leave the file readable, and their offsets.
     """
 
     dialect: str
     tensors: tuple[TensorLayout, ...]
     vocabulary: Records | None
-    stated_nbytes: int | None
-    special_tokens: dict[str, int]
-    metadata: tuple[tuple[str, str], ...]
-    flags: int
     data_offset: int
     data_nbytes: int
-    warnings: tuple[tuple[str, int], ...]
+    stated_nbytes: int | None = None
+    special_tokens: dict[str, int] = field(default_factory=dict)
+    metadata: tuple[tuple[str, str], ...] = ()
+    flags: int = 0
+    warnings: tuple[tuple[str, int], ...] = ()
 
 
 def fnv1a(name: bytes) -> int:
@@ -143,7 +131,7 @@ def fnv1a(name: bytes) -> int:
 
 
 def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
-    """Parse an EMBD file."""
+    """Parse an EMBD file, as `dialect` if one is given; by default the bytes decide."""
     if dialect is not None and dialect not in DIALECTS:
         raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     reader = FieldReader(file, FORMAT)
@@ -153,8 +141,7 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
     version = reader.u32("version")
     if version & 0xFFFF != 1:
         raise UnsupportedError(
-            "this version of EMBD files is not known, or the file is of another format with the "
-            "same magic",
+            "this embmap reads version 1 of EMBD files; another format may have the same magic",
             **reader.where("version_major", 4),
             found=version & 0xFFFF,
             expected=1,
@@ -164,21 +151,21 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
     if dialect == "flat":
         return _parse_flat(file)
     minor = version >> 16
-    if minor:  # only the text has minor versions
+    if minor:  # flat files have no minor version
         return _parse_spec(file)
     try:
         return _parse_flat(file)
     except FormatError as as_flat:
         raise FormatError(
-            "neither reading holds: as the text has it, the checksum, size and end magic do not "
-            f"match; as tensors followed by a vocabulary: {as_flat}",
+            "neither layout fits: not spec: the checksum, size and end magic do not match; not "
+            f"flat: {as_flat}",
             path=file.path,
             format=FORMAT,
         ) from None
 
 
 def _is_spec(file: ByteSource) -> bool:
-    """Whether the checksum of the header holds, or size and end magic do."""
+    """Whether the checksum of the header is right, or both its size and the end magic are."""
     if file.nbytes < HEADER.size:
         return False
     head = file.read(0, HEADER.size)
@@ -190,31 +177,31 @@ def _is_spec(file: ByteSource) -> bool:
 
 
 def _parse_spec(file: ByteSource) -> EmbdLayout:
-    """Parse the layout of the published text."""
     reader = FieldReader(file, FORMAT)
     head = reader.raw(HEADER.size, "header")
-    (_, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes) = (
-        HEADER.unpack(head)[:8]
-    )
-    index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = HEADER.unpack(head)[8:]
+    fields = HEADER.unpack(head)
+    _, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes = fields[:8]
+    index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = fields[8:]
     if flags & CHECKSUM_ENABLED and zlib.crc32(head[:56]) != checksum:
-        raise ChecksumError(
-            "the checksum of the header does not hold", **reader.where("header_checksum", 56)
-        )
+        where = reader.where("header_checksum", 56)
+        raise ChecksumError("the checksum does not match the header", **where)
     if total != file.nbytes:
         raise TruncatedError(
-            f"the header says {total} bytes, the file has {file.nbytes}",
+            "the size of the file differs from its total_file_size",
             **reader.where("total_file_size", 48),
+            found=f"{file.nbytes} bytes",
+            expected=f"{total} bytes",
         )
     end = file.nbytes - FOOTER.size
     if end < HEADER.size or file.read(file.nbytes - 8, 4) != END_MAGIC:
         raise TruncatedError(
-            "the file does not end in its end magic", **reader.where("magic_end", file.nbytes - 8)
+            "the file does not end with the end magic", **reader.where("magic_end", file.nbytes - 8)
         )
     if flags & COMPRESSED:
-        raise UnsupportedError("compressed tensors are not defined", **reader.where("flags", 8))
+        raise UnsupportedError("embmap reads no compressed tensors", **reader.where("flags", 8))
     if flags & ~0xF:
-        raise UnsupportedError("unknown flags", **reader.where("flags", 8), found=hex(flags))
+        where = reader.where("flags", 8)
+        raise UnsupportedError("the flags are not known", **where, found=hex(flags))
     for what, offset, nbytes in (
         ("metadata", metadata_offset, metadata_nbytes),
         ("vocabulary", vocab_offset, vocab_nbytes),
@@ -222,45 +209,44 @@ def _parse_spec(file: ByteSource) -> EmbdLayout:
     ):
         if nbytes and not HEADER.size <= offset <= end - nbytes:
             raise TruncatedError(
-                f"the {what} section does not lie inside the file",
+                f"the {what} section exceeds the file",
                 **reader.where(what, offset),
                 found=f"{nbytes} bytes",
             )
     warnings: list[tuple[str, int]] = []
     if minor:
-        warnings.append((f"minor version {minor} is newer than this reader", 6))
+        warnings.append((f"embmap knows minor version 0 of EMBD files, not {minor}", 6))
     metadata = _metadata(file, metadata_offset, metadata_nbytes, warnings)
-    vocabulary: Records | None = None
-    stated: int | None = None
+    vocabulary, stated = None, None
     special: dict[str, int] = {}
     if flags & VOCAB_EMBEDDED and vocab_nbytes:
         vocabulary, stated, special = _vocabulary(file, vocab_offset, vocab_nbytes)
-    tensors = _tensors(file, index_offset, n_tensors, data_offset, data_nbytes, end)
+    index = FieldReader(file, FORMAT, index_offset, end)
     return EmbdLayout(
-        "spec",
-        tensors,
-        vocabulary,
-        stated,
-        special,
-        metadata,
-        flags,
-        data_offset,
-        data_nbytes,
-        tuple(warnings),
+        dialect="spec",
+        tensors=_tensors(file, index, n_tensors, data=(data_offset, data_nbytes)),
+        vocabulary=vocabulary,
+        data_offset=data_offset,
+        data_nbytes=data_nbytes,
+        stated_nbytes=stated,
+        special_tokens=special,
+        metadata=metadata,
+        flags=flags,
+        warnings=tuple(warnings),
     )
 
 
 def _metadata(
     file: ByteSource, offset: int, nbytes: int, warnings: list[tuple[str, int]]
 ) -> tuple[tuple[str, str], ...]:
-    """Parse the metadata section."""
+    """Parse the metadata section; append to `warnings` if its size field is wrong."""
     if not nbytes:
         return ()
     reader = FieldReader(file, FORMAT, offset, offset + nbytes)
     n_entries, total = reader.u32("entry_count"), reader.u32("total_size")
     if 4 * n_entries > reader.remaining:
         raise TruncatedError(
-            f"{n_entries} entries cannot fit into {reader.remaining} bytes",
+            f"{n_entries} entries exceed the {reader.remaining} bytes of the section",
             **reader.where("entry_count", offset),
         )
     start = reader.offset
@@ -273,19 +259,20 @@ def _metadata(
             parts.append(reader.decode(data, reader.offset - length, f"metadata entry {i}"))
         entries.append((parts[0], parts[1]))
     if reader.offset - start != total:
-        warnings.append((f"the metadata state {total} bytes, not {reader.offset - start}", offset))
+        nbytes = reader.offset - start
+        warnings.append((f"the total_size of the metadata must be {nbytes}, not {total}", offset))
     return tuple(entries)
 
 
 def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, int, dict[str, int]]:
-    """Parse the head of the vocabulary section and its special tokens."""
+    """Parse the vocabulary section: its tokens, their stated size and the special tokens."""
     reader = FieldReader(file, FORMAT, offset, offset + nbytes)
     n_tokens = reader.u32("token_count")
     stated = reader.u32("total_size")
     special_offset = reader.u32("special_tokens")
     if 2 * n_tokens > reader.remaining:
         raise TruncatedError(
-            f"{n_tokens} tokens cannot fit into {reader.remaining} bytes",
+            f"{n_tokens} tokens exceed the {reader.remaining} bytes of the section",
             **reader.where("token_count", offset),
         )
     records = Records(
@@ -296,10 +283,10 @@ def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, in
         end = offset + nbytes
         size = 4 * len(SPECIAL_TOKENS)
         if not offset <= special_offset <= end - size:
-            # Some count from the start of the section.
+            # Some writers count from the start of the section.
             if offset + special_offset > end - size:
                 raise TruncatedError(
-                    "the special tokens do not lie inside the vocabulary section",
+                    "the special tokens exceed the vocabulary section",
                     **reader.where("special_tokens", offset + 8),
                     found=special_offset,
                 )
@@ -310,18 +297,13 @@ def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, in
 
 
 def _tensors(
-    file: ByteSource,
-    offset: int,
-    n_tensors: int,
-    data_offset: int,
-    data_nbytes: int,
-    end: int,
+    file: ByteSource, reader: FieldReader, n_tensors: int, *, data: tuple[int, int]
 ) -> tuple[TensorLayout, ...]:
-    """Parse the tensor index: descriptors, then all names."""
-    reader = FieldReader(file, FORMAT, offset, end)
-    if not HEADER.size <= offset <= end or n_tensors * DESCRIPTOR.size > end - offset:
+    """Parse the tensor index, descriptors and then names; `data` is an offset and a size."""
+    offset, (data_offset, data_nbytes) = reader.offset, data
+    if not HEADER.size <= offset <= reader.end or n_tensors * DESCRIPTOR.size > reader.remaining:
         raise TruncatedError(
-            f"an index of {n_tensors} tensors does not lie inside the file",
+            f"an index of {n_tensors} tensors exceeds the file",
             **reader.where("tensor_index_count", 32),
         )
     table = reader.raw(n_tensors * DESCRIPTOR.size, "tensor index")
@@ -329,16 +311,24 @@ def _tensors(
     for i, row in enumerate(DESCRIPTOR.iter_unpack(table)):
         name_hash, dtype, ndim, name_nbytes, *dims, start = row
         field = f"descriptor of tensor {i}"
-        data = reader.raw(name_nbytes, f"name of tensor {i}")
-        name = reader.decode(data, reader.offset - name_nbytes, f"name of tensor {i}")
+        encoded = reader.raw(name_nbytes, f"name of tensor {i}")
+        name = reader.decode(encoded, reader.offset - name_nbytes, f"name of tensor {i}")
         if dtype not in DTYPES:
-            raise reader.error(f"tensor {name!r} has an unknown data type", field, found=dtype)
+            message = f"the data type of tensor {name!r} is not known"
+            raise reader.error(message, field, found=dtype)
         if not 1 <= ndim <= 4 or any(dims[ndim:]):
             raise reader.error(f"tensor {name!r} has impossible dimensions", field, found=dims)
-        tensor = _tensor(file, name, dtype, tuple(dims[:ndim]), data_offset + start, name_hash)
+        tensor = TensorLayout(
+            name=name,
+            dtype=DTYPES[dtype],
+            shape=tuple(dims[:ndim]),
+            offset=data_offset + start,
+            name_hash=name_hash,
+        )
+        _check_size(file, tensor)
         if start + tensor.nbytes > data_nbytes:
             raise TruncatedError(
-                f"tensor {name!r} does not lie inside the tensor data",
+                f"tensor {name!r} exceeds the tensor data",
                 **reader.where(field, offset + i * DESCRIPTOR.size),
                 found=f"{tensor.nbytes} bytes at {start} of {data_nbytes}",
             )
@@ -347,31 +337,19 @@ def _tensors(
     return tuple(tensors)
 
 
-def _tensor(
-    file: ByteSource,
-    name: str,
-    dtype: int,
-    shape: tuple[int, ...],
-    offset: int,
-    name_hash: int | None,
-) -> TensorLayout:
-    itemsize = ITEMSIZES[DTYPES[dtype]]
-    if math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
-        raise FormatError(
-            f"tensor {name!r} has impossible dimensions", path=file.path, format=FORMAT, found=shape
-        )
-    nbytes = math.prod(shape) * itemsize
-    return TensorLayout(name, DTYPES[dtype], shape, offset, nbytes, name_hash)
+def _check_size(file: ByteSource, tensor: TensorLayout) -> None:
+    if math.prod(max(size, 1) for size in tensor.shape) * ITEMSIZES[tensor.dtype] >= 2**63:
+        message = f"tensor {tensor.name!r} has impossible dimensions"
+        raise FormatError(message, path=file.path, format=FORMAT, found=tensor.shape)
 
 
 def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
-    """Refuse tensors of one name and tensors that overlap."""
+    """Refuse tensors with the same name and tensors that overlap."""
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:
-            raise FormatError(
-                f"two tensors are called {tensor.name!r}", path=file.path, format=FORMAT
-            )
+            message = f"two tensors are called {tensor.name!r}"
+            raise FormatError(message, path=file.path, format=FORMAT)
         names.add(tensor.name)
     ordered = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda t: t.offset)
     for before, after in itertools.pairwise(ordered):
@@ -385,12 +363,11 @@ def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
 
 
 def _parse_flat(file: ByteSource) -> EmbdLayout:
-    """Parse tensors one after the other, then the vocabulary, up to the end of the file."""
     reader = FieldReader(file, FORMAT, 8)
     n_tensors = reader.u32("num_tensors")
     if 12 * n_tensors > reader.remaining:
         raise TruncatedError(
-            f"{n_tensors} tensors cannot fit into {reader.remaining} bytes",
+            f"{n_tensors} tensors exceed the {reader.remaining} bytes of the file",
             **reader.where("num_tensors", 8),
         )
     tensors = []
@@ -400,10 +377,11 @@ def _parse_flat(file: ByteSource) -> EmbdLayout:
         if not 1 <= ndim <= 4:
             raise reader.error(f"tensor {name!r} has impossible dimensions", "ndim", found=ndim)
         shape = tuple(reader.u32(f"dims of tensor {i}") for _ in range(ndim))
-        tensor = _tensor(file, name, 0, shape, reader.offset, None)
+        tensor = TensorLayout(name=name, dtype="<f4", shape=shape, offset=reader.offset)
+        _check_size(file, tensor)
         if tensor.nbytes > reader.remaining:
             raise TruncatedError(
-                f"tensor {name!r} needs {tensor.nbytes} bytes, {reader.remaining} are left",
+                f"tensor {name!r} needs {tensor.nbytes} bytes, but {reader.remaining} are left",
                 **reader.where(f"data of tensor {i}"),
             )
         reader.offset += tensor.nbytes
@@ -411,17 +389,12 @@ def _parse_flat(file: ByteSource) -> EmbdLayout:
     _check_apart(file, tensors)
     n_tokens = reader.u32("vocab_size")
     records = Records(reader.offset, file.nbytes, n_tokens, FORMAT, noun="token")
-    scan(file, records)  # the only proof that this is the layout: it ends where the file does
+    scan(file, records)  # only a vocabulary that ends with the file proves that the file is flat
     data_offset = tensors[0].offset if tensors else reader.offset
     return EmbdLayout(
-        "flat",
-        tuple(tensors),
-        records if n_tokens else None,
-        None,
-        {},
-        (),
-        0,
-        data_offset,
-        reader.offset - data_offset,
-        (),
+        dialect="flat",
+        tensors=tuple(tensors),
+        vocabulary=records if n_tokens else None,
+        data_offset=data_offset,
+        data_nbytes=reader.offset - data_offset,
     )

@@ -1,4 +1,4 @@
-"""From safetensors to EMBD: a model's file, its vocabulary and its configuration."""
+"""Conversion of a safetensors model, its vocabulary and its configuration to EMBD."""
 
 from __future__ import annotations
 
@@ -40,37 +40,38 @@ def from_safetensors(
     align: int = 64,
     checksums: bool = True,
 ) -> Path:
-    """Turn a safetensors model into an EMBD file, in bounded memory.
+    """Convert a safetensors model to an EMBD file, in bounded memory.
 
     Parameters
     ----------
     source : path-like
-        The ``.safetensors`` file. A ``config.json`` beside it fills the metadata.
+        The ``.safetensors`` file. If there is a ``config.json`` beside it, the metadata are derived
+        from it.
     target : path-like, optional
-        The file to write; the source's name with ``.weights`` by default.
+        The file to write; by default the source's name with the suffix ``.weights``.
     vocab : path-like or sequence of str, optional
         A text file with one token per line (``vocab.txt``), or the tokens.
     metadata : mapping, optional
-        What to put into the metadata in place of what the configuration says.
+        Keys and values that override the derived metadata.
     align : int
-        Tensors start at multiples of it.
+        A power of two; the offset of every tensor is a multiple of it.
     checksums : bool
         Whether to write checksums.
 
     Returns
     -------
     pathlib.Path
-        The file written.
+        The new file.
 
     Raises
     ------
     ImportError
-        When safetensors is not installed.
+        If safetensors is not installed.
     ValueError
-        When a tensor is of a type that EMBD files do not hold, such as float64, or holds int64
-        numbers beyond 32 bits.
+        If a tensor has a dtype that EMBD files cannot store, such as float64, or int64 values
+        beyond 32 bits.
     OSError
-        When a file cannot be read or written.
+        If a file cannot be read or written.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -91,7 +92,7 @@ def from_safetensors(
             path.with_suffix(".weights") if target is None else target,
             tensors,
             vocab=vocab,
-            metadata={**_described(path, len(vocab or ())), **(metadata or {})},
+            metadata={**_derive_metadata(path, len(vocab or ())), **(metadata or {})},
             align=align,
             checksums=checksums,
         )
@@ -100,7 +101,7 @@ def from_safetensors(
 class _Slices:
     """A tensor of a safetensors file, read a few rows at a time.
 
-    EMBD files hold no int64; such a tensor becomes int32 where its numbers allow.
+    EMBD files have no int64, so such a tensor is converted to int32 if its values allow it.
     """
 
     def __init__(self, name: str, stored: Any) -> None:
@@ -115,10 +116,10 @@ class _Slices:
         elif kind in _DTYPES:
             self.dtype = np.dtype("i4" if kind == "I64" else _DTYPES[kind])
         else:
-            raise ValueError(f"tensor {name!r} is {kind}, which EMBD files do not hold")
+            raise ValueError(f"tensor {name!r} is {kind}, which EMBD files cannot store")
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the tensor's first dimension a few entries at a time."""
+        """Yield the start and the values of a few rows at a time."""
         row_nbytes = max(int(np.prod(self.shape[1:])) * 8, 1)
         step = max(_BLOCK_NBYTES // row_nbytes, 1)
         for start in range(0, self.shape[0], step):
@@ -126,22 +127,22 @@ class _Slices:
             if block.dtype == np.int64:
                 narrow = block.astype(np.int32)
                 if not np.array_equal(narrow, block):
-                    raise ValueError(f"tensor {self._name!r} holds numbers beyond 32 bits")
+                    raise ValueError(f"tensor {self._name!r} has values beyond 32 bits")
                 block = narrow
             yield start, block
 
 
-def _described(path: Path, n_tokens: int) -> dict[str, str]:
-    """Return the metadata that the configuration beside a model gives."""
+def _derive_metadata(path: Path, n_tokens: int) -> dict[str, str]:
+    """Return metadata from the configuration beside a model."""
     beside = path.with_name("config.json")
     config: Any = {}
     if beside.exists():
         try:
             config = parse_json(beside.read_bytes())
         except ValueError as error:
-            raise ValueError(f"{beside}: not JSON: {error}") from None
+            raise ValueError(f"{beside} is not JSON: {error}") from None
         if not isinstance(config, dict):
-            raise ValueError(f"{beside}: not a JSON object")
+            raise ValueError(f"{beside} is not a JSON object")
     hidden = config.get("hidden_size", "unknown")
     return {
         "model_name": str(config.get("_name_or_path") or path.stem),

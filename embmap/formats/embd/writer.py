@@ -1,8 +1,8 @@
-"""Writing EMBD files in both layouts.
+"""Writing EMBD files in both dialects.
 
-Shapes and types are asked for first, so that every offset is known before a byte is written. Then
-tensors are taken one at a time and written in blocks, so that memory stays bounded, and the file
-appears under its name only once it is whole.
+The writer first collects shapes and dtypes, so that every offset is known before a byte is written.
+Then it writes one tensor at a time in blocks, so that memory stays bounded. The file gets its name
+only once it is complete.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from embmap.formats.embd.file import Tensors
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
     DESCRIPTOR,
+    DIALECTS,
     DTYPES,
     END_MAGIC,
     FOOTER,
@@ -46,13 +47,13 @@ _BLOCK_NBYTES = 1 << 22
 
 @runtime_checkable
 class TensorBlocks(Protocol):
-    """A tensor that is not in memory: a Matrix, or anything with a shape, a dtype and blocks."""
+    """A tensor that is not in memory: a Matrix, or any object with a shape, a dtype and blocks."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the tensor a few entries of its first dimension at a time."""
+        """Yield the start and the values of a few rows at a time."""
         ...
 
 
@@ -72,95 +73,108 @@ def write(
     Parameters
     ----------
     path : path-like
-        The file to create or replace; it is replaced only when everything has been written.
+        The file to create or replace; an existing file is kept until the new one is complete.
     tensors : mapping
-        From names to arrays of one to four dimensions: float32, float16, bfloat16 (of ml_dtypes, or
-        out of another file's ``tensors``), int32, int16, int8, uint32, uint16 or uint8; float32
-        alone in the flat layout. Each is asked for twice. A Matrix is an array, too.
+        From names to arrays or matrices of one to four dimensions: float32, float16, bfloat16 (of
+        ml_dtypes, or from another file's ``tensors``), int32, int16, int8, uint32, uint16 or uint8;
+        only float32 in the flat layout. Each tensor is looked up twice.
     vocab : iterable of str, optional
-        The tokens in the order of their numbers.
+        The tokens in order.
     special_tokens : mapping, optional
-        The numbers of the tokens "pad", "unk", "cls", "sep" and "mask", all five; by default those
-        of "[PAD]", "[UNK]" and so on when the vocabulary has them all.
+        The rows of the tokens "pad", "unk", "cls", "sep" and "mask", all five; by default the rows
+        of "[PAD]", "[UNK]" and so on if the vocabulary has all of them.
     metadata : mapping, optional
-        Keys and values, which become str. The ten keys of the published text are required; without
-        metadata they are derived from the tensors, and "unknown" where that cannot be.
+        Keys and values, which are converted to str. The ten keys of the published text are
+        required. By default they are derived from the tensors, or "unknown".
     align : int
-        Tensors start at multiples of it: a power of two.
+        A power of two; the offset of every tensor is a multiple of it.
     checksums : bool
         Whether to write checksums.
     layout : {"spec", "flat"}
-        The published text's layout, or the one that cpp_embedder reads, which has no metadata,
-        special tokens, padding or checksums.
+        The layout of the published text, or the layout that cpp_embedder reads, which has no
+        metadata, special tokens, padding or checksums.
 
     Returns
     -------
     pathlib.Path
-        The file written.
+        The new file.
 
     Raises
     ------
     ValueError
-        When something does not fit the layout; the old file, if there was one, is left as it was.
+        If an argument is out of range or a tensor cannot be stored. An existing file is then left
+        unchanged.
     TypeError
-        When a token or name is no str.
+        If a token or a name is not str.
     OSError
-        When the file cannot be written.
+        If the file cannot be written.
     """
-    if layout not in ("spec", "flat"):
-        raise ValueError(f"layout must be 'spec' or 'flat', not {layout!r}")
+    if layout not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {layout!r}")
     if align < 1 or align & (align - 1):
         raise ValueError(f"align must be a power of two, not {align}")
     most = _SHORT if layout == "spec" else 0xFFFFFFFF  # bytes of a token or a name
-    tokens = None if vocab is None else [_utf8(token, "token", most) for token in vocab]
-    plan = {name: _planned(tensors, name, most) for name in tensors}
+    tokens = None if vocab is None else [_encode(token, "token", most) for token in vocab]
+    plan = {name: _plan(tensors, name, most) for name in tensors}
     if layout == "flat":
         if metadata or special_tokens:
-            raise ValueError("the flat layout holds neither metadata nor special tokens")
+            raise ValueError("metadata and special_tokens must be empty in the flat layout")
         with replacing(path) as handle:
             _write_flat(_Output(handle), tensors, plan, tokens)
         return Path(os.fsdecode(path))
-    special = _special(special_tokens, tokens)
-    entries = _derived(plan, len(tokens or ())) if metadata is None else _given(metadata)
-    section = _metadata(entries)
+    special = _special_rows(special_tokens, tokens)
+    if metadata is None:
+        metadata = _derive_metadata(plan, len(tokens or ()))
+    section = _metadata_section(metadata)
     with replacing(path) as handle:
-        out = _Output(handle)
-        _write_spec(out, tensors, plan, tokens, special, section, align, checksums)
+        _write_spec(
+            _Output(handle),
+            tensors,
+            plan,
+            tokens=tokens,
+            special=special,
+            metadata=section,
+            align=align,
+            checksums=checksums,
+        )
     return Path(os.fsdecode(path))
 
 
-def _utf8(text: object, what: str, most: int = _SHORT) -> bytes:
+def _encode(text: object, what: str, most: int = _SHORT) -> bytes:
     if not isinstance(text, str):
-        raise TypeError(f"a {what} is a str, not {type(text).__name__}")
+        raise TypeError(f"a {what} must be str, not {type(text).__name__}")
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the {what} {text!r} has no UTF-8: {error}") from None
     if len(data) > most:
-        raise ValueError(f"a {what} has at most {most} bytes, not {len(data)}")
+        raise ValueError(f"a {what} must have at most {most} bytes, not {len(data)}")
     return data
 
 
-def _special(given: Mapping[str, int] | None, tokens: list[bytes] | None) -> list[int] | None:
-    """Return the numbers of the special tokens in the order of the file."""
+def _special_rows(given: Mapping[str, int] | None, tokens: list[bytes] | None) -> list[int] | None:
+    """Return the rows of the special tokens in the order of the file, or None."""
     n_tokens = len(tokens or ())
     if given is None:
         known = {token: number for number, token in reversed(list(enumerate(tokens or ())))}
         found = [known.get(f"[{name.upper()}]".encode(), -1) for name in SPECIAL_TOKENS]
         return None if -1 in found else found
     if set(given) != set(SPECIAL_TOKENS):
-        raise ValueError(f"special_tokens must name {', '.join(SPECIAL_TOKENS)}")
+        raise ValueError(f"special_tokens must have the keys {', '.join(SPECIAL_TOKENS)}")
     for name, number in given.items():
         if not isinstance(number, int):
-            raise TypeError(f"the special token {name!r} is a number, not {number!r}")
+            raise TypeError(f"the special token {name!r} must be an integer, not {number!r}")
         if not 0 <= number < n_tokens:
-            raise ValueError(f"the special token {name!r} is {number}, of {n_tokens} tokens")
+            raise ValueError(
+                f"the special token {name!r} must be below {n_tokens}, the number of tokens, "
+                f"not {number}"
+            )
     return [given[name] for name in SPECIAL_TOKENS]
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A tensor to be written: its name, what the format calls its type, its shape and size."""
+    """A tensor to be written: its encoded name, its dtype as in the format, shape and size."""
 
     name: bytes
     kind: str
@@ -168,24 +182,27 @@ class _Planned:
     nbytes: int
 
 
-def _planned(tensors: Mapping[str, Any], name: str, most: int) -> _Planned:
+def _plan(tensors: Mapping[str, Any], name: str, most: int) -> _Planned:
     value = tensors[name]
     if not isinstance(value, TensorBlocks):
         value = np.asarray(value)
     shape, dtype = tuple(value.shape), np.dtype(value.dtype)
     kind = dtype.name if dtype.name == "bfloat16" else dtype.str[1:]
-    if isinstance(tensors, Tensors):  # which hands bfloat16 out as uint16 without ml_dtypes
+    if isinstance(tensors, Tensors):  # without ml_dtypes it returns bfloat16 as uint16
         kind = tensors.layout(name).dtype.replace("<", "")
     if kind not in _DTYPE_IDS:
-        raise ValueError(f"tensor {name!r} is {dtype}; EMBD files hold {', '.join(_DTYPE_IDS)}")
+        kinds = ", ".join(_DTYPE_IDS)
+        raise ValueError(f"tensor {name!r} must be one of {kinds}, not {dtype}")
     if not 1 <= len(shape) <= 4 or max(shape) > 0xFFFFFFFF:
-        raise ValueError(f"tensor {name!r} has the shape {shape}; one to four dimensions are held")
+        raise ValueError(
+            f"tensor {name!r} must have 1 to 4 dimensions below 2**32, not the shape {shape}"
+        )
     nbytes = math.prod(shape) * dtype.itemsize
-    return _Planned(_utf8(name, "tensor name", most), kind, shape, nbytes)
+    return _Planned(_encode(name, "tensor name", most), kind, shape, nbytes)
 
 
 class _Output:
-    """A file being written front to back, with the checksums of all of it and of a section."""
+    """A file that is written from start to end, with the checksums of the file and a section."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -202,20 +219,20 @@ class _Output:
         self.write(bytes(position - self.position))
 
     def write_tensor(self, tensors: Mapping[str, Any], name: str, planned: _Planned) -> None:
-        """Write a tensor's data, refusing one that is not what was planned."""
+        """Write the data of a tensor; refuse a tensor whose size differs from the plan."""
         value = tensors[name]
         start = self.position
         for block in _blocks(value if isinstance(value, TensorBlocks) else np.asarray(value)):
             self.write(block)
         if self.position - start != planned.nbytes:
             raise ValueError(
-                f"tensor {name!r} gave {self.position - start} bytes where its shape and type "
-                f"need {planned.nbytes}"
+                f"tensor {name!r} must have {planned.nbytes} bytes for its shape and dtype, "
+                f"not {self.position - start}"
             )
 
 
 def _blocks(value: Any) -> Iterator[Any]:
-    """Return the bytes of a tensor, row-major and little-endian, in blocks."""
+    """Yield the bytes of a tensor in row-major and little-endian order, in blocks."""
     if isinstance(value, np.ndarray):
         rows = max(_BLOCK_NBYTES // max(value[:1].nbytes, 1), 1)
         blocks: Iterable[Any] = (value[i : i + rows] for i in range(0, len(value), rows))
@@ -236,7 +253,7 @@ def _write_flat(
     out.write(MAGIC + struct.pack("<II", 1, len(plan)))
     for name, planned in plan.items():
         if planned.kind != "f4":
-            raise ValueError(f"tensor {name!r} is {planned.kind}; the flat layout holds f4 alone")
+            raise ValueError(f"tensor {name!r} must be f4 in the flat layout, not {planned.kind}")
         out.write(struct.pack("<I", len(planned.name)) + planned.name)
         out.write(struct.pack(f"<I{len(planned.shape)}I", len(planned.shape), *planned.shape))
         out.write_tensor(tensors, name, planned)
@@ -249,6 +266,7 @@ def _write_spec(
     out: _Output,
     tensors: Mapping[str, Any],
     plan: dict[str, _Planned],
+    *,
     tokens: list[bytes] | None,
     special: list[int] | None,
     metadata: bytes,
@@ -256,13 +274,12 @@ def _write_spec(
     checksums: bool,
 ) -> None:
     vocab_offset = HEADER.size + len(metadata)
-    vocabulary = b"" if tokens is None else _vocabulary(tokens, special, vocab_offset)
+    vocabulary = b"" if tokens is None else _vocabulary_section(tokens, special, vocab_offset)
     index_offset = vocab_offset + len(vocabulary)
     names = b"".join(planned.name for planned in plan.values())
     index_end = index_offset + DESCRIPTOR.size * len(plan) + len(names)
     data_offset = position = _aligned(index_end, align)
-    if data_offset >= 2**32:
-        raise ValueError("metadata, vocabulary and tensor index must end below 4 GiB")
+    _check_offset(data_offset)
     positions = {}
     descriptors = []
     for name, planned in plan.items():
@@ -309,16 +326,8 @@ def _write_spec(
     out.write(FOOTER.pack(*sums, END_MAGIC, 0))
 
 
-def _given(metadata: Mapping[str, Any]) -> dict[str, str]:
-    entries = {str(key): str(value) for key, value in metadata.items()}
-    missing = [key for key in REQUIRED_METADATA if key not in entries]
-    if missing:
-        raise ValueError(f"the metadata must have {', '.join(missing)}")
-    return entries
-
-
-def _derived(plan: Mapping[str, _Planned], n_tokens: int) -> dict[str, str]:
-    """Return the required metadata as far as the tensors tell."""
+def _derive_metadata(plan: Mapping[str, _Planned], n_tokens: int) -> dict[str, str]:
+    """Return the required metadata; what the tensors do not show is "unknown"."""
     entries = dict.fromkeys(REQUIRED_METADATA, "unknown")
     matrices = [planned.shape for planned in plan.values() if len(planned.shape) == 2]
     widths = {shape[1] for shape in matrices if n_tokens and shape[0] == n_tokens}
@@ -329,25 +338,33 @@ def _derived(plan: Mapping[str, _Planned], n_tokens: int) -> dict[str, str]:
     return entries
 
 
-def _metadata(entries: Mapping[str, str]) -> bytes:
+def _metadata_section(metadata: Mapping[str, Any]) -> bytes:
+    entries = {str(key): str(value) for key, value in metadata.items()}
+    missing = [key for key in REQUIRED_METADATA if key not in entries]
+    if missing:
+        raise ValueError(f"metadata must have the keys {', '.join(missing)}")
     parts = []
     for key, value in entries.items():
-        data, text = _utf8(key, "metadata key"), _utf8(value, "metadata value")
+        data, text = _encode(key, "metadata key"), _encode(value, "metadata value")
         parts.append(struct.pack("<HH", len(data), len(text)) + data + text)
     body = b"".join(parts)
     return struct.pack("<II", len(parts), len(body)) + body
 
 
-def _vocabulary(tokens: list[bytes], special: list[int] | None, offset: int) -> bytes:
-    """Return the vocabulary section that stands at an offset."""
+def _vocabulary_section(tokens: list[bytes], special: list[int] | None, offset: int) -> bytes:
+    """Return the vocabulary section, which starts at an offset in the file."""
     body = b"".join(struct.pack("<H", len(token)) + token for token in tokens)
     if special is None:
         return struct.pack("<III", len(tokens), len(body), 0) + body
     special_offset = offset + 12 + len(body)
-    if special_offset >= 2**32:
-        raise ValueError("metadata, vocabulary and tensor index must end below 4 GiB")
+    _check_offset(special_offset)
     head = struct.pack("<III", len(tokens), len(body), special_offset)
     return head + body + struct.pack(f"<{len(special)}I", *special)
+
+
+def _check_offset(offset: int) -> None:
+    if offset >= 2**32:
+        raise ValueError("metadata, vocabulary and tensor index must end below 4 GiB")
 
 
 def _aligned(position: int, align: int) -> int:

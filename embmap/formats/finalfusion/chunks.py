@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
 
-__all__ = [
-    "CHUNK_HEAD",
-    "CHUNK_IDS",
-    "CHUNK_NAMES",
-    "DTYPES",
-    "FORMAT",
-    "VOCABULARIES",
-    "Chunk",
-]
+__all__ = ["CHUNK_HEAD", "DTYPES", "FORMAT", "Chunk", "ChunkType"]
 
 FORMAT = "finalfusion"
-VOCABULARIES = {1: "simple", 3: "bucket", 7: "fasttext", 8: "explicit", 9: "floret"}
-CHUNK_NAMES = {
-    1: "simple vocabulary",
-    2: "ndarray",
-    3: "bucket vocabulary",
-    4: "quantized array",
-    5: "metadata",
-    6: "norms",
-    7: "fastText vocabulary",
-    8: "explicit vocabulary",
-    9: "floret vocabulary",
-}
-CHUNK_IDS = {
-    "simple": 1,
-    "ndarray": 2,
-    "bucket": 3,
-    "quantized": 4,
-    "metadata": 5,
-    "norms": 6,
-    "fasttext": 7,
-    "explicit": 8,
-    "floret": 9,
-}
+CHUNK_HEAD = 12  # bytes of the identifier and the length before the data of a chunk
 DTYPES = {
     0: "<i1",
     1: "<u1",
@@ -50,36 +22,77 @@ DTYPES = {
     10: "<f4",
     11: "<f8",
 }
-CHUNK_HEAD = 12
 
 
-@dataclass(frozen=True)
+class ChunkType(IntEnum):
+    """The types of chunks by their identifiers."""
+
+    title: str
+
+    def __new__(cls, id: int, title: str) -> Self:
+        """Return a member with its identifier and the name that people read."""
+        member = int.__new__(cls, id)
+        member._value_ = id
+        member.title = title
+        return member
+
+    SIMPLE = 1, "simple vocabulary"
+    NDARRAY = 2, "ndarray"
+    BUCKET = 3, "bucket vocabulary"
+    QUANTIZED = 4, "quantized array"
+    METADATA = 5, "metadata"
+    NORMS = 6, "norms"
+    FASTTEXT = 7, "fastText vocabulary"
+    EXPLICIT = 8, "explicit vocabulary"
+    FLORET = 9, "floret vocabulary"
+
+    @classmethod
+    def of(cls, id: int) -> ChunkType | None:
+        """Return the type with an identifier, None for an unknown identifier."""
+        try:
+            return cls(id)  # type: ignore[call-arg]
+        except ValueError:
+            return None
+
+    @property
+    def vocabulary(self) -> str | None:
+        """The kind of vocabulary: "simple" or the kind of a subword indexer; None for others."""
+        others = ChunkType.NDARRAY, ChunkType.QUANTIZED, ChunkType.METADATA, ChunkType.NORMS
+        return None if self in others else self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """One chunk as it stands in the file.
+    """One chunk of a file.
 
     Attributes
     ----------
     id : int
-        Its identifier.
-    name : str
-        What the identifier means; "unknown" otherwise.
+        Its identifier in the file.
+    type : ChunkType or None
+        What it holds; None if that is unknown. The identifiers of the draft differ.
     offset : int
-        Where its identifier stands.
+        Where the chunk starts, in bytes: at its identifier.
     nbytes : int
-        Bytes after its identifier and length.
+        Length of its data, in bytes.
     stated_nbytes : int
-        What its length field says; other than `nbytes` where a writer got it wrong.
+        Its length field, which differs from `nbytes` if the writer got it wrong.
     """
 
     id: int
-    name: str
+    type: ChunkType | None
     offset: int
     nbytes: int
     stated_nbytes: int
 
     @property
+    def name(self) -> str:
+        """The name of its type; "unknown" if it has none."""
+        return "unknown" if self.type is None else self.type.title
+
+    @property
     def data_offset(self) -> int:
-        """Where its data starts."""
+        """Where its data start."""
         return self.offset + CHUNK_HEAD
 
     @property

@@ -1,4 +1,4 @@
-"""An open finalfusion file: its offsets as views."""
+"""An open finalfusion file: words, vectors, subwords, norms and metadata."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ __all__ = ["FinalfusionFile"]
 
 
 class FinalfusionFile(EmbeddingFile):
-    """A finalfusion file: words and vectors, subwords, norms, metadata.
+    """A finalfusion file: words, vectors, subwords, norms and metadata.
 
-    Rows are handed out as they are stored. A word that is not in the vocabulary gets the sum of
-    the rows of its subwords, scaled to unit length, where the file has subwords.
+    Rows are returned as they are stored. If the file has subwords, the vector of an unknown word is
+    the sum of its subwords' rows, scaled to unit length.
 
     Parameters
     ----------
     file : ByteSource
-        The open file.
-    dialect : str, optional
-        Read it as "reference", "v0", "draft" or "bare".
+        The bytes of the file.
+    dialect : {"reference", "v0", "draft", "bare"}, optional
+        How to read it; by default the bytes decide.
     index : str or path-like
-        Where an index over its words comes from; see :func:`embmap.open`.
+        Which index over the words to use; see :func:`embmap.open`.
     vocab : path-like or sequence of str, optional
         Words for a file that holds only a matrix.
 
     Raises
     ------
     FormatError
-        When it is no finalfusion file.
+        If it is not a valid finalfusion file.
     StaleIndexError
-        When an index is required and does not match.
+        If an index is required and does not match.
     ValueError
-        When `vocab` is given for a file that has words, or does not fit.
+        If `vocab` is given for a file that has words, or its length differs from the matrix.
     """
 
     format: ClassVar[str] = FORMAT
@@ -87,43 +87,43 @@ class FinalfusionFile(EmbeddingFile):
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
-        """What the file holds, in order: id, name, offset and nbytes of each chunk."""
+        """The chunks in order: id, name, offset and nbytes of each."""
         return self._offsets.chunks
 
     @property
     def norms(self) -> npt.NDArray[Any] | None:
-        """The lengths the words' rows had before they were scaled: shape (n_words,), float32.
+        """The lengths of the words' vectors before they were scaled; None in a file without norms.
 
-        None in a file without norms.
+        Shape (n_words,), float32 or float64 as stored.
         """
         self._check_open()
         return None if self._norms is None else self._norms[:, 0]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata as TOML values; empty when there are none.
+        """The metadata, parsed from TOML; empty in a file without metadata.
 
         Raises
         ------
         FormatError
-            When they are not TOML, are longer than 1 MiB, are nested deeper than 32 levels, have
-            more than 65536 keys and values, an integer of more than 64 bits, or a number that is
-            not finite. ``metadata_toml`` has them as they are, unless they are too long.
+            If they are not TOML, are longer than 1 MiB, are nested deeper than 32 levels, or
+            contain more than 65536 keys and values, an integer of more than 64 bits, or a number
+            that is not finite. :attr:`metadata_toml` still gives the text if it is short enough.
         """
         text = self.metadata_toml or ""
         try:
             return parse_toml(text)
         except ValueError as error:
-            raise self._metadata_error(f"not TOML: {error}") from None
+            raise self._metadata_error(f"the metadata are not TOML: {error}") from None
 
     @property
     def metadata_toml(self) -> str | None:
-        """The metadata as they stand in the file; None when there are none.
+        """The text of the metadata; None in a file without metadata.
 
         Raises
         ------
         FormatError
-            When they are not UTF-8, or longer than 1 MiB.
+            If they are not UTF-8, or are longer than 1 MiB.
         """
         self._check_open()
         chunk = self._offsets.metadata
@@ -131,28 +131,29 @@ class FinalfusionFile(EmbeddingFile):
             return None
         if chunk.nbytes > LONGEST_TOML:
             raise self._metadata_error(
-                f"metadata have {chunk.nbytes} bytes, more than {LONGEST_TOML}"
+                f"the metadata must have at most {LONGEST_TOML} bytes, not {chunk.nbytes}"
             )
         self._file.check_whole()
         data = self._file.read(chunk.data_offset, chunk.nbytes)
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise self._metadata_error(f"not UTF-8: {error.reason}", error.start) from None
+            message = f"the metadata are not UTF-8: {error.reason}"
+            raise self._metadata_error(message, error.start) from None
 
     def _metadata_error(self, message: str, start: int = 0) -> FormatError:
-        """Return an error about the metadata, from a byte of theirs on."""
+        """Return an error about the metadata, at byte `start` of them."""
         offset = cast(Chunk, self._offsets.metadata).data_offset + start
         return FormatError(message, path=self.path, format=FORMAT, offset=offset, field="metadata")
 
     @property
     def subwords(self) -> SubwordIndexer | None:
-        """The indexer that gives n-grams their rows; None in a file without subwords.
+        """The indexer that maps n-grams to rows; None in a file without subwords.
 
         Raises
         ------
         FormatError
-            When the stored n-grams of an explicit vocabulary are damaged.
+            If the stored n-grams of an explicit vocabulary are damaged.
         """
         self._check_open()
         layout = self._offsets.vocabulary
@@ -167,15 +168,14 @@ class FinalfusionFile(EmbeddingFile):
         if layout.kind == "fasttext":
             return FastTextIndexer(*lengths, layout.n_buckets)
         if layout.kind == "floret":
-            return FloretIndexer(
-                *lengths, layout.n_buckets, layout.n_hashes, layout.seed, layout.bow, layout.eow
-            )
+            names = ("n_buckets", "n_hashes", "seed", "bow", "eow")
+            return FloretIndexer(*lengths, **{name: getattr(layout, name) for name in names})
         ngrams = self._ngrams(layout)
         n_rows = len(ngrams) if layout.n_buckets < 0 else layout.n_buckets
         return ExplicitIndexer(*lengths, ngrams, n_rows)
 
     def _ngrams(self, layout: VocabularyLayout) -> Vocabulary:
-        """Return the stored n-grams; where they start is known once the words have been walked."""
+        """Return the stored n-grams; finding their start takes a scan of the words."""
         chunk = next(
             chunk for chunk in self.chunks if chunk.offset < layout.words.offset <= chunk.end
         )
@@ -185,13 +185,12 @@ class FinalfusionFile(EmbeddingFile):
 
     def _indexed_vocabularies(self) -> list[Vocabulary]:
         vocabularies = super()._indexed_vocabularies()
-        # Of an explicit vocabulary; those given from elsewhere come without n-grams.
         if isinstance(self.subwords, ExplicitIndexer):
             vocabularies.append(self.subwords.vocabulary)
         return vocabularies
 
     def subword_rows(self, word: str) -> npt.NDArray[np.int64]:
-        """Return the rows of a word's n-grams, whether it is in the vocabulary or not.
+        """Return the rows of a word's n-grams, whether the word is in the vocabulary or not.
 
         Parameters
         ----------
@@ -201,13 +200,13 @@ class FinalfusionFile(EmbeddingFile):
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64: for each start from the longest to the shortest; empty in a file
-            without subwords.
+            Shape (n,), int64: for each position in the word the rows from its longest n-gram to
+            its shortest; empty in a file without subwords.
 
         Raises
         ------
         FormatError
-            When stored n-grams are damaged.
+            If stored n-grams are damaged.
         """
         if self.subwords is None:
             return np.empty(0, np.int64)
@@ -217,11 +216,11 @@ class FinalfusionFile(EmbeddingFile):
         self, words: Sequence[str]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         rows, counts = cast(SubwordIndexer, self._subwords).buckets(words)
-        # The layout has made sure that there is a row for every bucket.
+        # Parsing has checked that the storage has a row for every bucket.
         return rows + self._words.records.n, counts
 
     def _sums(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return the sums of the words' subword rows, and which words have any."""
+        """Return the sums of the words' subword rows, and which words have subwords."""
         if self._subwords is None and self.subwords is None:
             return super()._compose(words)
         matrix = self._stored_vectors()
@@ -241,7 +240,7 @@ class FinalfusionFile(EmbeddingFile):
         return self._words.finder.find_row(word)
 
     def embedding_with_norm(self, word: str) -> tuple[npt.NDArray[Any], float]:
-        """Return the vector of a word and its norm.
+        """Return the vector of a word and the word's norm.
 
         Parameters
         ----------
@@ -251,15 +250,14 @@ class FinalfusionFile(EmbeddingFile):
         Returns
         -------
         vector : numpy.ndarray
-            Shape (dim,): the stored row, or the composed vector scaled to unit length.
+            Shape (dim,): the stored row, or the sum of the subwords' rows scaled to unit length.
         norm : float
-            The stored norm, 1.0 where the file has none; for a composed vector its length before
-            it was scaled.
+            The stored norm, or 1.0 in a file without norms; of a sum, its length before scaling.
 
         Raises
         ------
         UnknownWordError
-            When the word has no vector.
+            If the word has no vector.
         """
         row = self._row_of(word)
         if row >= 0:
@@ -281,12 +279,12 @@ class FinalfusionFile(EmbeddingFile):
         Returns
         -------
         numpy.ndarray
-            Shape (dim,): the stored row times its norm, or the sum of the subword rows.
+            Shape (dim,): the stored row times its norm, or the sum of the subwords' rows.
 
         Raises
         ------
         UnknownWordError
-            When the word has no vector.
+            If the word has no vector.
         """
         row = self._row_of(word)
         if row >= 0:
@@ -303,18 +301,15 @@ class FinalfusionFile(EmbeddingFile):
         Returns
         -------
         dict
-            As of :meth:`EmbeddingFile.info`, with vocabulary, storage, norms and chunks.
+            The keys of :meth:`EmbeddingFile.info`, and vocabulary, storage, norms and chunks.
         """
         info = super().info()
         layout = self._offsets
         vocabulary, storage = layout.vocabulary, layout.storage
         if vocabulary is not None:
-            names = ("min_n", "max_n", "exponent", "n_hashes", "n_ngrams")
+            names = ("kind", "min_n", "max_n", "exponent", "n_hashes", "n_ngrams")
             values = {name: getattr(vocabulary, name) for name in names}
-            info["vocabulary"] = {
-                "kind": vocabulary.kind,
-                **{name: value for name, value in values.items() if value},
-            }
+            info["vocabulary"] = {name: value for name, value in values.items() if value}
             if vocabulary.kind != "simple" and vocabulary.n_buckets >= 0:
                 info["vocabulary"]["n_buckets"] = vocabulary.n_buckets
         if isinstance(storage, Product):
@@ -339,33 +334,28 @@ class FinalfusionFile(EmbeddingFile):
         found = [chunk.id for chunk in layout.chunks]
         if layout.dialect != "bare" and list(layout.listed) != found:
             report.warning(
-                f"the header lists chunks {list(layout.listed)}, the file has {found}", 8
+                f"the header lists the chunks {list(layout.listed)}, but the file has {found}", 8
             )
         for chunk in layout.chunks:
             if chunk.nbytes != chunk.stated_nbytes:
                 report.warning(
-                    f"the {chunk.name} states {chunk.stated_nbytes} bytes and has {chunk.nbytes}",
+                    f"the length of the {chunk.name} must be {chunk.nbytes}, "
+                    f"not {chunk.stated_nbytes}",
                     chunk.offset,
                 )
-            if chunk.name == "unknown":
-                report.warning(f"chunk {chunk.id} is not known", chunk.offset)
-        report.checked += ["chunks", "metadata", "norms", "vectors"]
-        self._attempt(report, lambda: self.metadata)
-        self._attempt(report, lambda: self._verify_ngrams(report))
+            if chunk.type is None:
+                report.warning(f"the chunk identifier {chunk.id} is not known", chunk.offset)
+        report.checked.append("chunks")
+        report.attempt(lambda: self.metadata, what="metadata")
+        report.attempt(self._verify_ngrams, report)
+        report.checked.append("norms")
         norms = self.norms
         if norms is not None and not np.isfinite(norms).all():
             report.warning("a norm is not finite", cast(Norms, layout.norms).offset)
-        self._attempt(report, lambda: self._verify_vectors(report, progress))
-
-    @staticmethod
-    def _attempt(report: Report, check: Any) -> None:
-        try:
-            check()
-        except FormatError as error:
-            report.error(str(error), error.offset)
+        report.attempt(self._verify_vectors, report, progress, what="vectors")
 
     def _verify_ngrams(self, report: Report) -> None:
-        """Check that the rows of stored n-grams exist and that all are used."""
+        """Check that the stored n-grams use every subword row and no other."""
         indexer = self.subwords
         if not isinstance(indexer, ExplicitIndexer):
             return
@@ -373,17 +363,17 @@ class FinalfusionFile(EmbeddingFile):
         stored = indexer.stored_rows(np.arange(len(indexer.vocabulary)))
         n_used = np.unique(stored).size
         if self._matrix is not None and n_used != indexer.n_buckets:
-            report.error(f"n-grams use {n_used} rows, but the storage has {indexer.n_buckets}")
+            report.error(f"the n-grams use {n_used} rows, the storage has {indexer.n_buckets}")
 
     def _verify_vectors(self, report: Report, progress: Progress | None) -> None:
-        """Decode every row and look for values that are no numbers."""
+        """Decode every row and look for values that are not finite."""
         if self._matrix is None:
             return
         n = len(self._matrix)
         for start, block in self._matrix.blocks():
             if block.dtype.kind == "f" and not np.isfinite(block).all():
                 wrong = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-                report.warning(f"row {wrong} holds values that are not finite")
+                report.warning(f"row {wrong} has a value that is not finite")
                 return
             if progress is not None:
                 progress("checking vectors", start + len(block), n)

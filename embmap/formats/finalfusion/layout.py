@@ -1,10 +1,10 @@
 """The layout of finalfusion files: from bytes to frozen offsets, everything validated.
 
-Three dialects are read. "reference" is what every known writer emits; "v0" and "draft" are the two
-published texts to the letter. A chunk without a file header is "bare". docs/formats/finalfusion.md
-tells how they differ and how they are told apart. What stands inside a chunk is parsed by
+Every known writer emits the dialect "reference"; "v0" and "draft" follow the two published texts
+to the letter; "bare" is a single chunk without a file header. docs/formats/finalfusion.md describes
+how they differ and how they are distinguished. This module walks from chunk to chunk;
 :mod:`~embmap.formats.finalfusion.vocabulary_chunk` and
-:mod:`~embmap.formats.finalfusion.storage_chunk`.
+:mod:`~embmap.formats.finalfusion.storage_chunk` parse the data of a chunk.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.formats.finalfusion.chunks import (
-    CHUNK_HEAD,
-    CHUNK_NAMES,
-    FORMAT,
-    VOCABULARIES,
-    Chunk,
-)
+from embmap.formats.finalfusion.chunks import CHUNK_HEAD, FORMAT, Chunk, ChunkType
 from embmap.formats.finalfusion.storage_chunk import (
     Dense,
     Norms,
@@ -45,22 +39,16 @@ Dialect = Literal["reference", "v0", "draft", "bare"]
 DIALECTS: tuple[Dialect, ...] = ("reference", "v0", "draft", "bare")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinalfusionLayout:
-    """Everything an open file needs to know.
+    """The offsets and sizes of a file, all inside it.
 
     Attributes
     ----------
-    dialect : str
-        "reference", "v0", "draft" or "bare".
     listed : tuple of int
-        The chunk identifiers of the header, which is only a hint.
+        The chunk identifiers that the header lists; only a hint.
     chunks : tuple of Chunk
-        What is there, in order.
-    vocabulary, storage, norms : optional
-        Where they are.
-    metadata : Chunk or None
-        The metadata chunk.
+        The chunks that are in the file, in order.
     """
 
     dialect: Dialect
@@ -73,7 +61,7 @@ class FinalfusionLayout:
 
 
 def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
-    """Parse a finalfusion file."""
+    """Parse a finalfusion file, as `dialect` if one is given; by default the bytes decide."""
     if dialect is not None and dialect not in DIALECTS:
         raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     head = file.read(0, min(4, file.nbytes))
@@ -85,7 +73,7 @@ def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
     version = reader.u32("version")
     if version != 0:
         raise UnsupportedError(
-            "this version of finalfusion files is not known",
+            "this embmap reads version 0 of finalfusion files",
             **reader.where("version", 4),
             found=version,
             expected=0,
@@ -101,7 +89,9 @@ def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
         )
     if n_chunks > _MOST_CHUNKS:
         raise UnsupportedError(
-            f"more than {_MOST_CHUNKS} chunks", **reader.where("number of chunks", 8)
+            f"the file lists more than {_MOST_CHUNKS} chunks",
+            **reader.where("number of chunks", 8),
+            found=n_chunks,
         )
     listed = tuple(reader.u32("chunk identifier") for _ in range(n_chunks))
     walk = _Walk(file, listed, dialect)
@@ -115,36 +105,36 @@ def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
 
 
 def looks_bare(file: ByteSource) -> bool:
-    """Whether a file without the magic could be a single chunk."""
+    """Whether a file consists of one chunk of a known type."""
     if file.nbytes < CHUNK_HEAD:
         return False
     head = file.read(0, CHUNK_HEAD)
-    known = int.from_bytes(head[:4], "little") in CHUNK_NAMES
+    known = ChunkType.of(int.from_bytes(head[:4], "little")) is not None
     return known and int.from_bytes(head[4:], "little") == file.nbytes - CHUNK_HEAD
 
 
 def _parse_bare(file: ByteSource) -> FinalfusionLayout:
     layout = _Walk(file, (), "reference").run(0)
-    if len(layout.chunks) != 1 or layout.chunks[0].id not in CHUNK_NAMES:
+    if len(layout.chunks) != 1 or layout.chunks[0].type is None:
         raise FormatError(
-            "neither a finalfusion file nor one of its chunks", path=file.path, format=FORMAT
+            "neither a finalfusion file nor a single chunk of one", path=file.path, format=FORMAT
         )
     return replace(layout, dialect="bare")
 
 
 class _Walk:
-    """Walks over the chunks of a file and parses each."""
+    """Walks from chunk to chunk and parses each, as the dialect `forced` or as its bytes decide."""
 
     def __init__(
         self,
         file: ByteSource,
         listed: tuple[int, ...],
-        dialect: str | None,
+        forced: str | None,
         corrected: Chunk | None = None,
     ) -> None:
         self.file = file
         self.listed = listed
-        self.forced = dialect
+        self.forced = forced
         self.dialect: Dialect = "reference"
         self.corrected = corrected  # a vocabulary chunk whose length field is wrong
         self.chunks: list[Chunk] = []
@@ -161,7 +151,7 @@ class _Walk:
             self.chunks.append(self._parse(chunk))
             if len(self.chunks) > _MOST_CHUNKS:
                 raise UnsupportedError(
-                    f"more than {_MOST_CHUNKS} chunks", **self._where("chunks", offset)
+                    f"the file has more than {_MOST_CHUNKS} chunks", **self._where("chunks", offset)
                 )
             offset = chunk.end
         if len(self.chunks) < len(self.listed):
@@ -173,71 +163,69 @@ class _Walk:
             )
         self._check_rows()
         return FinalfusionLayout(
-            self.forced if self.forced in ("v0", "draft") else self.dialect,  # type: ignore[arg-type]
-            self.listed,
-            tuple(self.chunks),
-            self.vocabulary,
-            self.storage,
-            self.norms,
-            self.metadata,
+            dialect=self.forced if self.forced in ("v0", "draft") else self.dialect,  # type: ignore[arg-type]
+            listed=self.listed,
+            chunks=tuple(self.chunks),
+            vocabulary=self.vocabulary,
+            storage=self.storage,
+            norms=self.norms,
+            metadata=self.metadata,
         )
 
     def _where(self, field: str, offset: int) -> dict[str, Any]:
         return {"path": self.file.path, "format": FORMAT, "offset": offset, "field": field}
 
     def _chunk(self, offset: int) -> Chunk:
-        reader = FieldReader(self.file, FORMAT, offset)
-        id = reader.u32("chunk identifier")
-        stated = reader.u64("chunk length")
         if self.corrected is not None and self.corrected.offset == offset:
             return self.corrected
-        if stated > reader.remaining:
+        chunk = _read_head(self.file, offset)
+        left = self.file.nbytes - chunk.data_offset
+        if chunk.nbytes > left:
             raise TruncatedError(
-                f"the chunk needs {stated} bytes, but {reader.remaining} are left",
-                **reader.where("chunk length", offset + 4),
+                f"the chunk needs {chunk.nbytes} bytes, but {left} are left",
+                **self._where("chunk length", offset + 4),
             )
-        return Chunk(id, CHUNK_NAMES.get(id, "unknown"), offset, stated, stated)
+        return chunk
 
     def _parse(self, chunk: Chunk) -> Chunk:
-        """Parse a chunk and return it, with the name that it has in its dialect."""
-        id = chunk.id
-        draft_id = id in (0, 1) and (id == 0 or self.vocabulary is not None)
-        if draft_id and self.forced in (None, "draft"):
-            # The draft numbers differ: 0 is the vocabulary, 1 a matrix of either kind.
+        """Parse a chunk and return it with the type that its dialect gives it."""
+        draft = chunk.id == 0 or (chunk.id == 1 and self.vocabulary is not None)
+        if draft and self.forced in (None, "draft"):
+            # The identifiers of the draft differ: 0 is the vocabulary, 1 a matrix of either kind.
             self.dialect = "draft"
-            if id == 0:
-                chunk = replace(chunk, name=CHUNK_NAMES[1])
-                self._set_vocabulary(chunk, 1)
-            else:
+            if chunk.id == 1:
                 storage = parse_draft_storage(self.file, chunk)
-                chunk = replace(chunk, name=CHUNK_NAMES[2 if isinstance(storage, Dense) else 4])
+                is_dense = isinstance(storage, Dense)
+                chunk = replace(chunk, type=ChunkType.NDARRAY if is_dense else ChunkType.QUANTIZED)
                 self._set_storage(chunk, storage)
-        elif id in VOCABULARIES:
-            self._set_vocabulary(chunk, id)
-        elif id == 2:
+                return chunk
+            chunk = replace(chunk, type=ChunkType.SIMPLE)
+        if chunk.type is ChunkType.NDARRAY:
             self._set_storage(chunk, parse_dense(self.file, chunk))
-        elif id == 4:
+        elif chunk.type is ChunkType.QUANTIZED:
             self._set_storage(chunk, parse_product(self.file, chunk))
-        elif id == 5:
+        elif chunk.type is ChunkType.METADATA:
             self._only_one(self.metadata, chunk)
             self.metadata = chunk
-        elif id == 6:
+        elif chunk.type is ChunkType.NORMS:
             self._only_one(self.norms, chunk)
             self.norms = parse_norms(self.file, chunk)
+        elif chunk.type is not None:
+            self._set_vocabulary(chunk)
         return chunk
 
     def _only_one(self, present: object, chunk: Chunk) -> None:
         if present is not None:
             raise FormatError(
-                "the file holds two chunks of this kind",
+                f"the file has two chunks for the {chunk.name}",
                 **self._where(chunk.name, chunk.offset),
             )
 
-    def _set_vocabulary(self, chunk: Chunk, id: int) -> None:
+    def _set_vocabulary(self, chunk: Chunk) -> None:
         self._only_one(self.vocabulary, chunk)
+        # Set first, so that a chunk with a wrong length can be corrected after an error.
         self.vocabulary_chunk = chunk
-        # The length field of a vocabulary may be wrong, its content is what counts.
-        self.vocabulary, by_text = parse_vocabulary(self.file, chunk, id, self.forced)
+        self.vocabulary, by_text = parse_vocabulary(self.file, chunk, self.forced)
         if by_text and self.dialect == "reference":
             self.dialect = "v0"
 
@@ -250,7 +238,7 @@ class _Walk:
         vocabulary, storage, norms = self.vocabulary, self.storage, self.norms
         if vocabulary is not None and norms is not None and norms.n != vocabulary.words.n:
             raise FormatError(
-                "there must be one norm for each word",
+                "the file must have as many norms as words",
                 **self._where("norms", norms.offset),
                 found=norms.n,
                 expected=vocabulary.words.n,
@@ -271,33 +259,39 @@ class _Walk:
             )
 
     def corrected_vocabulary(self) -> Chunk | None:
-        """Return the vocabulary's chunk with the length its content has; None where it is right.
+        """Return the vocabulary's chunk with the length of its content; None if nothing is wrong.
 
-        Some writers state a wrong length. It is corrected only where a whole known chunk, or the
-        end of the file, follows the content.
+        Some writers state a wrong length. It is corrected only if the content is followed by a
+        whole chunk of a known type or by the end of the file.
         """
-        stated = self.vocabulary_chunk or self._next_chunk()
-        if stated is None or (stated.id not in VOCABULARIES and stated.id != 0):
+        stated = self.vocabulary_chunk or self._failed_chunk()
+        if stated is None:
             return None
-        widened = replace(stated, nbytes=self.file.nbytes - stated.data_offset)
+        type = ChunkType.SIMPLE if stated.id == 0 else stated.type
+        if type is None or type.vocabulary is None:
+            return None
+        widened = replace(stated, type=type, nbytes=self.file.nbytes - stated.data_offset)
         try:
-            vocabulary, _ = parse_vocabulary(self.file, widened, stated.id or 1, self.forced)
+            vocabulary, _ = parse_vocabulary(self.file, widened, self.forced)
             end = content_end(self.file, vocabulary)
             if end == stated.data_offset + stated.stated_nbytes:
-                return None  # something else is wrong
+                return None  # the length is right, so something else is wrong
             if end < self.file.nbytes:
                 following = _Walk(self.file, (), self.forced)._chunk(end)
-                if following.id not in CHUNK_NAMES:
+                if following.type is None:
                     return None
         except FormatError:
             return None
         return replace(stated, nbytes=end - stated.data_offset)
 
-    def _next_chunk(self) -> Chunk | None:
-        """Return the head of the chunk that could not be parsed, whatever length it states."""
+    def _failed_chunk(self) -> Chunk | None:
+        """Return the head of the chunk after the last parsed one, whatever length it states."""
         offset = self.chunks[-1].end if self.chunks else 12 + 4 * len(self.listed)
-        reader = FieldReader(self.file, FORMAT, offset)
-        if reader.remaining < CHUNK_HEAD:
-            return None
-        id, nbytes = reader.u32("chunk identifier"), reader.u64("chunk length")
-        return Chunk(id, CHUNK_NAMES.get(id, "unknown"), offset, reader.remaining, nbytes)
+        return _read_head(self.file, offset) if offset + CHUNK_HEAD <= self.file.nbytes else None
+
+
+def _read_head(file: ByteSource, offset: int) -> Chunk:
+    """Return the chunk at an offset with the length that it states."""
+    reader = FieldReader(file, FORMAT, offset)
+    id, nbytes = reader.u32("chunk identifier"), reader.u64("chunk length")
+    return Chunk(id=id, type=ChunkType.of(id), offset=offset, nbytes=nbytes, stated_nbytes=nbytes)

@@ -1,7 +1,4 @@
-"""The storage chunks: matrices, quantized matrices and norms, their sizes and their padding.
-
-Pure parsing, as in :mod:`embmap.formats.finalfusion.layout`, which walks from chunk to chunk.
-"""
+"""The storage chunks: matrices, quantized matrices and norms, with their sizes and padding."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _MOST_COLUMNS = 1 << 24
 
 @dataclass(frozen=True)
 class Dense:
-    """A matrix stored as it is: offset in bytes, sizes, dtype as numpy spells it."""
+    """A matrix: its offset in bytes, its sizes, and its dtype as numpy spells it."""
 
     offset: int
     rows: int
@@ -39,9 +36,9 @@ class Dense:
     dtype: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Product:
-    """A product-quantized matrix: offsets in bytes (None where a part is absent) and sizes."""
+    """A product-quantized matrix: offsets in bytes, None for an absent part, and sizes."""
 
     projection: int | None
     codebooks: int
@@ -52,15 +49,10 @@ class Product:
     d: int
     k: int
 
-    @property
-    def columns(self) -> int:
-        """Length of a decoded row."""
-        return self.d
-
 
 @dataclass(frozen=True)
 class Norms:
-    """The norms of the words: offset in bytes, count, dtype as numpy spells it."""
+    """The norms of the words: their offset in bytes, count, and dtype as numpy spells it."""
 
     offset: int
     n: int
@@ -71,19 +63,19 @@ def _dtype(reader: FieldReader, field: str) -> str:
     type_id = reader.u32(field)
     if type_id in WIDE_TYPES:
         raise UnsupportedError(
-            f"numpy has no {WIDE_TYPES[type_id]}", **reader.where(field, reader.offset - 4)
+            f"numpy has no type {WIDE_TYPES[type_id]}", **reader.where(field, reader.offset - 4)
         )
     if type_id not in DTYPES:
-        raise reader.error("an unknown data type", field, back=4, found=type_id)
+        raise reader.error("the data type is not known", field, back=4, found=type_id)
     return DTYPES[type_id]
 
 
 def _padding(reader: FieldReader, nbytes: int, itemsize: int, what: str) -> int:
-    """Return the padding before `nbytes` of data, which is whatever the chunk has left over."""
+    """Return the size of the padding before `nbytes` of data, which end where the chunk ends."""
     padding = reader.remaining - nbytes
     if not 0 <= padding <= itemsize:
         raise reader.error(
-            f"the chunk has {reader.remaining} bytes for {nbytes} bytes of {what}", what
+            f"the {what} needs {nbytes} bytes, but the chunk has {reader.remaining}", what
         )
     return padding
 
@@ -95,9 +87,9 @@ def parse_dense(file: ByteSource, chunk: Chunk) -> Dense:
     dtype = _dtype(reader, "data type")
     itemsize = int(dtype[2:])
     nbytes = rows * columns * itemsize
-    # Where there are no data their number of bytes tells nothing about the other size.
+    # If one size is 0, the number of bytes does not limit the other.
     if (rows and not columns) or (columns > _MOST_COLUMNS and not rows):
-        raise reader.error(f"no matrix has {rows} rows and {columns} columns", "rows")
+        raise reader.error(f"a matrix cannot have {rows} rows and {columns} columns", "rows")
     padding = _padding(reader, nbytes, itemsize, "matrix")
     return Dense(reader.offset + padding, rows, columns, dtype)
 
@@ -122,45 +114,41 @@ def parse_product(file: ByteSource, chunk: Chunk) -> Product:
     ):
         if value not in allowed:
             raise FormatError(
-                "not a value that a quantized array can have",
+                "a quantized array cannot have this value",
                 **reader.where(field, chunk.data_offset),
                 found=value,
                 expected=" or ".join(map(str, allowed)),
             )
     if not (q and d and 1 <= k <= 256) or d % q:
         raise reader.error(
-            f"{d} dimensions cannot be {q} codes of {k} centroids", "quantized length"
+            f"{q} codes of {k} centroids cannot encode {d} dimensions", "quantized length"
         )
-    sizes = (
-        4 * d * d * has_projection,
-        4 * k * d,
-        4 * rows * has_norms,
-        rows * q,
-    )
-    as_text = sizes[0] + d + sizes[2] + 4 * rows * q
-    if 0 <= reader.remaining - as_text <= 4 and not 0 <= reader.remaining - sum(sizes) <= 4:
+    projection_nbytes, norms_nbytes = 4 * d * d * has_projection, 4 * rows * has_norms
+    nbytes = projection_nbytes + 4 * k * d + norms_nbytes + rows * q
+    as_text = projection_nbytes + d + norms_nbytes + 4 * rows * q
+    if 0 <= reader.remaining - as_text <= 4 and not 0 <= reader.remaining - nbytes <= 4:
         raise UnsupportedError(
-            "the sizes are those of the published text, which leave no room for the centroids; "
-            "no program can have written a working quantizer like this",
+            "the chunk has the size that the published text prescribes, which leaves no room for "
+            "the centroids, so that its codes cannot be decoded",
             **reader.where("quantized array", chunk.offset),
         )
-    start = reader.offset + _padding(reader, sum(sizes), 4, "quantized array")
-    codebooks = start + sizes[0]
-    norms = codebooks + sizes[1]
+    start = reader.offset + _padding(reader, nbytes, 4, "quantized array")
+    codebooks = start + projection_nbytes
+    norms = codebooks + 4 * k * d
     return Product(
-        start if has_projection else None,
-        codebooks,
-        norms if has_norms else None,
-        norms + sizes[2],
-        rows,
-        q,
-        d,
-        k,
+        projection=start if has_projection else None,
+        codebooks=codebooks,
+        norms=norms if has_norms else None,
+        codes=norms + norms_nbytes,
+        rows=rows,
+        q=q,
+        d=d,
+        k=k,
     )
 
 
 def parse_draft_storage(file: ByteSource, chunk: Chunk) -> Dense | Product:
-    """Parse the draft's matrix chunk, whose two kinds have one identifier: the sizes decide."""
+    """Parse a matrix of the draft: both kinds have the same identifier, so the sizes decide."""
     try:
         return parse_dense(file, chunk)
     except FormatError as as_dense:
@@ -187,7 +175,7 @@ def parse_norms(file: ByteSource, chunk: Chunk) -> Norms:
     n = reader.u64("number of norms")
     dtype = _dtype(reader, "data type")
     if dtype not in ("<f4", "<f8"):
-        raise reader.error("norms are floating point", "data type", back=4, found=dtype)
+        raise reader.error("norms must be floating point", "data type", back=4, found=dtype)
     itemsize = int(dtype[2:])
     padding = _padding(reader, n * itemsize, itemsize, "norms")
     return Norms(reader.offset + padding, n, dtype)

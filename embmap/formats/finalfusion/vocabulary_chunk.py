@@ -1,15 +1,13 @@
-"""The vocabulary chunks: how many words there are, where, and how subwords are made of them.
-
-Pure parsing, as in :mod:`embmap.formats.finalfusion.layout`, which walks from chunk to chunk.
-"""
+"""The vocabulary chunks: where the words are, and the parameters of their subwords."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from embmap.errors import FormatError, TruncatedError
-from embmap.formats.finalfusion.chunks import FORMAT, VOCABULARIES, Chunk
+from embmap.formats.finalfusion.chunks import FORMAT, Chunk, ChunkType
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.words.records import Records, scan
@@ -17,25 +15,22 @@ from embmap.words.records import Records, scan
 __all__ = ["VocabularyLayout", "content_end", "ngram_records", "parse_vocabulary"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VocabularyLayout:
-    """Where the words are and how subwords are made.
+    """Where the words of a vocabulary are, and the parameters of its subwords.
 
     Attributes
     ----------
     kind : str
-        "simple", "bucket", "fasttext", "explicit" or "floret".
+        "simple", or the kind of a subword indexer.
     words : Records
-        The words; none for floret.
+        The words; empty in a floret vocabulary.
     n_ngrams : int
-        Stored n-grams of an explicit vocabulary, which follow the words.
+        Number of n-grams that an explicit vocabulary stores after its words.
     ngram_head, ngram_suffix : int
-        Bytes between words and n-grams, and after each n-gram.
-    min_n, max_n, exponent, n_buckets, n_hashes, seed : int
-        Parameters of the indexer, where the kind has them; n_buckets is -1 until the storage
-        tells how many rows an explicit vocabulary has.
-    bow, eow : str
-        Brackets.
+        Bytes between the words and the n-grams, and after each n-gram.
+    n_buckets : int
+        Number of buckets; -1 in an explicit vocabulary until the rows of the storage are known.
     """
 
     kind: str
@@ -54,14 +49,18 @@ class VocabularyLayout:
 
 
 def parse_vocabulary(
-    file: ByteSource, chunk: Chunk, id: int, forced: str | None
+    file: ByteSource, chunk: Chunk, forced: str | None
 ) -> tuple[VocabularyLayout, bool]:
-    """Parse the head of a vocabulary."""
-    kind = VOCABULARIES[id]
-    if kind == "floret":
+    """Parse the fields before the words.
+
+    Return also whether they come in the order of the v0 text. The dialect `forced` prescribes the
+    order; without it, the bytes decide.
+    """
+    if chunk.type is ChunkType.FLORET:
         return _floret(file, chunk), False
-    if kind == "simple":
+    if chunk.type is ChunkType.SIMPLE:
         return _simple(file, chunk), False
+    kind = cast(str, cast(ChunkType, chunk.type).vocabulary)
     readings: dict[bool, Callable[[ByteSource, Chunk, str], VocabularyLayout]]
     readings = {False: _subword_reference, True: _subword_text}
     if forced == "reference":
@@ -70,16 +69,16 @@ def parse_vocabulary(
         readings.pop(False)
     errors = []
     for by_text, reading in readings.items():
-        # Read as a count, the first fields of the other order are an impossible number of words.
+        # Read in the wrong order, the first fields give an impossible number of words.
         try:
             return reading(file, chunk, kind), by_text
         except FormatError as error:
-            errors.append(error.with_traceback(None))  # which would keep this frame and callers'
-    raise errors.pop(0)  # not by a name of this frame, which the error would keep alive
+            errors.append(error.with_traceback(None))  # a traceback would keep frames alive
+    raise errors.pop(0)  # a local name would keep the error alive, and the error this frame
 
 
 def _words(file: ByteSource, chunk: Chunk, offset: int, n: int, tail: int = 0) -> Records:
-    """Return the records of a chunk's words, refusing more than can fit before `tail` bytes."""
+    """Return the records of a chunk's words; refuse more than fit before its last `tail` bytes."""
     if 4 * n + tail > chunk.end - offset:
         raise TruncatedError(
             f"{n} words cannot fit into {chunk.end - offset} bytes",
@@ -94,24 +93,28 @@ def _words(file: ByteSource, chunk: Chunk, offset: int, n: int, tail: int = 0) -
 def _simple(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
     n_words = reader.u64("number of words")
-    return VocabularyLayout("simple", _words(file, chunk, reader.offset, n_words))
+    return VocabularyLayout(kind="simple", words=_words(file, chunk, reader.offset, n_words))
 
 
 def _lengths(reader: FieldReader) -> tuple[int, int]:
     min_n, max_n = reader.u32("min_n"), reader.u32("max_n")
     if not 1 <= min_n <= max_n:
-        raise reader.error(f"n-grams of {min_n} to {max_n} code points do not exist", "min_n")
+        message = f"n-grams must have 1 to max_n code points, not {min_n} to {max_n}"
+        raise reader.error(message, "min_n")
     return min_n, max_n
 
 
-def _n_buckets(reader: FieldReader, kind: str) -> tuple[int, int]:
-    """Return the exponent (0 for fastText) and the number of buckets."""
-    value = reader.u32("bucket exponent" if kind == "bucket" else "number of buckets")
+def _hashed_sizes(reader: FieldReader, kind: str) -> dict[str, Any]:
+    """Return the fields of a vocabulary whose n-grams are hashed into buckets."""
+    min_n, max_n = _lengths(reader)
+    sizes = {"kind": kind, "min_n": min_n, "max_n": max_n}
     if kind == "fasttext":
-        return 0, value
-    if value > 63:
-        raise reader.error("an impossible bucket exponent", "bucket exponent", back=4, found=value)
-    return value, 1 << value
+        return sizes | {"n_buckets": reader.u32("number of buckets")}
+    exponent = reader.u32("bucket exponent")
+    if exponent > 63:
+        message = "the exponent must be at most 63"
+        raise reader.error(message, "bucket exponent", back=4, found=exponent)
+    return sizes | {"exponent": exponent, "n_buckets": 1 << exponent}
 
 
 def _subword_reference(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyLayout:
@@ -120,33 +123,24 @@ def _subword_reference(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyL
     if kind == "explicit":
         n_ngrams = reader.u64("number of n-grams")
         min_n, max_n = _lengths(reader)
-        words = _words(file, chunk, reader.offset, n_words, 12 * n_ngrams)
-        words = replace(words, exact=False)
+        words = replace(_words(file, chunk, reader.offset, n_words, 12 * n_ngrams), exact=False)
         return VocabularyLayout(
-            kind, words, n_ngrams=n_ngrams, min_n=min_n, max_n=max_n, n_buckets=-1
+            kind=kind, words=words, n_ngrams=n_ngrams, min_n=min_n, max_n=max_n, n_buckets=-1
         )
-    min_n, max_n = _lengths(reader)
-    exponent, n_buckets = _n_buckets(reader, kind)
-    words = _words(file, chunk, reader.offset, n_words)
-    return VocabularyLayout(
-        kind, words, min_n=min_n, max_n=max_n, exponent=exponent, n_buckets=n_buckets
-    )
+    sizes = _hashed_sizes(reader, kind)
+    return VocabularyLayout(words=_words(file, chunk, reader.offset, n_words), **sizes)
 
 
 def _subword_text(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyLayout:
-    """Parse a subword vocabulary as the v0 text has it: sizes first, no n-gram indices."""
+    """Parse a subword vocabulary of the v0 text: sizes come first, n-grams have no rows."""
     reader = FieldReader(file, FORMAT, chunk.data_offset, chunk.end)
+    if kind != "explicit":
+        sizes = _hashed_sizes(reader, kind)
+        n_words = reader.u64("number of words")
+        return VocabularyLayout(words=_words(file, chunk, reader.offset, n_words), **sizes)
     min_n, max_n = _lengths(reader)
-    exponent = n_buckets = 0
-    if kind != "explicit":
-        exponent, n_buckets = _n_buckets(reader, kind)
     n_words = reader.u64("number of words")
-    if kind != "explicit":
-        words = _words(file, chunk, reader.offset, n_words)
-        return VocabularyLayout(
-            kind, words, min_n=min_n, max_n=max_n, exponent=exponent, n_buckets=n_buckets
-        )
-    # How many n-grams there are stands after the words, so these have to be walked over.
+    # The number of n-grams follows the words, so the words are scanned first.
     words = replace(_words(file, chunk, reader.offset, n_words, 8), exact=False)
     end = words.offset + int(scan(file, words)[-1])
     n_ngrams = FieldReader(file, FORMAT, end, chunk.end).u64("number of n-grams")
@@ -156,8 +150,8 @@ def _subword_text(file: ByteSource, chunk: Chunk, kind: str) -> VocabularyLayout
             **reader.where("number of n-grams", end),
         )
     return VocabularyLayout(
-        kind,
-        words,
+        kind=kind,
+        words=words,
         n_ngrams=n_ngrams,
         ngram_head=8,
         ngram_suffix=0,
@@ -173,16 +167,18 @@ def _floret(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
     n_buckets = reader.u64("number of buckets")
     n_hashes = reader.u32("number of hashes")
     if not 1 <= n_hashes <= 4:
-        raise reader.error("floret takes 1 to 4 hashes", "number of hashes", back=4, found=n_hashes)
+        message = "the number of hashes must be 1 to 4"
+        raise reader.error(message, "number of hashes", back=4, found=n_hashes)
     if not 1 <= n_buckets < 2**63:
-        raise reader.error("no possible number of buckets", "number of buckets", found=n_buckets)
+        message = "the number of buckets must be 1 to 2**63 - 1"
+        raise reader.error(message, "number of buckets", found=n_buckets)
     seed = reader.u32("seed")
     bow, eow = reader.string("bow"), reader.string("eow")
     if reader.remaining:
         raise reader.error(f"{reader.remaining} bytes follow the floret vocabulary", "eow")
     return VocabularyLayout(
-        "floret",
-        Records(reader.offset, chunk.end, 0, FORMAT),
+        kind="floret",
+        words=Records(reader.offset, chunk.end, 0, FORMAT),
         min_n=min_n,
         max_n=max_n,
         n_buckets=n_buckets,
@@ -194,7 +190,7 @@ def _floret(file: ByteSource, chunk: Chunk) -> VocabularyLayout:
 
 
 def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> Records:
-    """Return where the n-grams of an explicit vocabulary lie."""
+    """Return the n-grams of an explicit vocabulary, given the ends of its words and its chunk."""
     return Records(
         words_end + vocabulary.ngram_head,
         limit,
@@ -206,7 +202,7 @@ def ngram_records(vocabulary: VocabularyLayout, words_end: int, limit: int) -> R
 
 
 def content_end(file: ByteSource, vocabulary: VocabularyLayout) -> int:
-    """Walk over a vocabulary."""
+    """Scan a vocabulary and return where it ends, whatever length its chunk states."""
     if vocabulary.kind == "floret":
         return vocabulary.words.limit
     words = replace(vocabulary.words, limit=file.nbytes, exact=False)

@@ -1,7 +1,7 @@
-"""Writing finalfusion files in the reference layout.
+"""Writing finalfusion files in the reference dialect.
 
-Words and vectors may come as iterables of unknown length: sizes are filled in when the end is
-known, so that memory stays bounded, and the file appears under its name only once it is whole.
+Words and vectors may be iterables of unknown length: the writer fills in sizes afterwards, so that
+memory stays bounded. The file gets its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from embmap.formats.finalfusion.chunks import CHUNK_HEAD, CHUNK_IDS, DTYPES
+from embmap.formats.finalfusion.chunks import CHUNK_HEAD, DTYPES, ChunkType
 from embmap.formats.finalfusion.layout import MAGIC
 from embmap.io.atomic_write import replacing
 from embmap.io.parsing import parse_toml
@@ -53,19 +53,19 @@ def write(
     Parameters
     ----------
     path : path-like
-        The file to create or replace; it is replaced only when everything has been written.
+        The file to create or replace; an existing file is kept until the new one is complete.
     words : iterable of str or None
-        The words, each once; none with floret subwords.
+        The words, all distinct; None with floret subwords.
     vectors : array-like, Matrix or iterable of blocks, or None
-        Shape (rows, dim), or blocks of rows in order: a row for each word, then one for each
-        bucket of `subwords`. Any type that numpy and the format share; None with `quantized`.
+        Shape (rows, dim), or blocks of rows in order: a row for each word, then a row for each
+        bucket of `subwords`. Integers of up to 64 bits, float32 or float64; None with `quantized`.
     norms : array-like, optional
-        Shape (words,), float32: the lengths of the words' vectors before they were scaled.
+        Shape (words,), stored as float32: the lengths of the words' vectors before scaling.
     metadata : str or mapping, optional
         TOML, or values to be written as TOML (needs the extra "toml"), within the bounds of
-        ``f.metadata``.
+        :attr:`FinalfusionFile.metadata`.
     subwords : SubwordIndexer, optional
-        How words are broken into n-grams: an indexer of :mod:`embmap.subwords`, or that of an open
+        Maps n-grams to rows: an indexer of :mod:`embmap.subwords`, or the `subwords` of an open
         file.
     quantized : Quantized, optional
         Codes and codebooks in place of `vectors`.
@@ -73,57 +73,63 @@ def write(
     Returns
     -------
     pathlib.Path
-        The file written.
+        The new file.
 
     Raises
     ------
     ValueError
-        When the parts do not fit each other, a word repeats or is not encodable, or the metadata
-        are not TOML. The old file, if there was one, is left as it was.
+        If sizes do not match, a word repeats or has no UTF-8, or the metadata are not TOML. An
+        existing file is then left unchanged.
+    TypeError
+        If a word is not str, or `subwords` is not an indexer that the format can store.
     OSError
-        When the file cannot be written.
+        If the file cannot be written.
     """
     if (vectors is None) == (quantized is None):
         raise ValueError("give either vectors or quantized")
     if isinstance(words, str | bytes):
-        raise TypeError("words are a list of str, not one")
+        raise TypeError(f"words must be an iterable of str, not {type(words).__name__}")
     if subwords is not None and not isinstance(subwords, SubwordIndexer):
-        raise TypeError(f"subwords must be an indexer, not {type(subwords).__name__}")
+        raise TypeError(f"subwords must be a SubwordIndexer, not {type(subwords).__name__}")
     toml = None if metadata is None else _toml(metadata)
     if subwords is not None and subwords.kind == "floret":
         if words is not None and list(words):
-            raise ValueError("a floret vocabulary holds no words; pass words=None")
+            raise ValueError("a floret vocabulary has no words: words must be None")
         words = ()
     elif words is None:
-        raise ValueError("words are needed, except with floret subwords")
-    ids = [CHUNK_IDS["metadata"]] if toml is not None else []
-    ids.append(CHUNK_IDS["simple" if subwords is None else subwords.kind])
-    ids.append(CHUNK_IDS["ndarray" if quantized is None else "quantized"])
+        raise ValueError("words must not be None, except with floret subwords")
+    vocabulary = ChunkType.SIMPLE if subwords is None else ChunkType[subwords.kind.upper()]
+    ids = [] if toml is None else [ChunkType.METADATA]
+    ids += [vocabulary, ChunkType.NDARRAY if quantized is None else ChunkType.QUANTIZED]
     if norms is not None:
-        ids.append(CHUNK_IDS["norms"])
+        ids.append(ChunkType.NORMS)
     with replacing(path) as handle:
         out = _Output(handle)
         out.write(MAGIC + struct.pack(f"<II{len(ids)}I", 0, len(ids), *ids))
         if toml is not None:
-            out.begin(CHUNK_IDS["metadata"])
+            out.begin(ChunkType.METADATA)
             out.write(toml)
             out.end()
+        out.begin(vocabulary)
         n_words = _write_vocabulary(out, words, subwords)
+        out.end()
         if quantized is not None:
             n_rows = _write_quantized(out, quantized)
         else:
             n_rows = _write_dense(out, cast(Blocks, vectors))
         expected = n_words + (0 if subwords is None else subwords.n_buckets)
         if n_rows != expected:
-            buckets = "" if subwords is None else f" and {subwords.n_buckets} subword rows"
-            raise ValueError(f"{n_rows} rows were given for {n_words} words{buckets}")
+            buckets = "" if subwords is None else f" and {subwords.n_buckets} buckets"
+            raise ValueError(
+                f"vectors must have {expected} rows for {n_words} words{buckets}, not {n_rows}"
+            )
         if norms is not None:
             _write_norms(out, np.asarray(norms), n_words)
     return Path(os.fsdecode(path))
 
 
 class _Output:
-    """A file being written chunk by chunk, whose lengths are filled in afterwards."""
+    """A file that is written chunk by chunk; the length of a chunk is filled in at its end."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -133,9 +139,9 @@ class _Output:
     def write(self, data: Any) -> None:
         self.position += self._handle.write(data)
 
-    def begin(self, id: int) -> None:
+    def begin(self, type: ChunkType) -> None:
         self._chunk = self.position
-        self.write(struct.pack("<IQ", id, 0))
+        self.write(struct.pack("<IQ", type, 0))
 
     def end(self) -> None:
         """Fill in the length of the chunk begun last."""
@@ -149,11 +155,11 @@ class _Output:
         self._handle.seek(self.position)
 
     def pad(self, itemsize: int) -> None:
-        """Write the padding before data: one to `itemsize` zero bytes, as every reader expects."""
+        """Write 1 to `itemsize` zero bytes before data; readers expect at least one."""
         self.write(bytes(itemsize - self.position % itemsize))
 
     def strings(self, offset: int, n: int) -> Iterator[bytes]:
-        """Return strings written before."""
+        """Return `n` strings that were written at an offset."""
         self._handle.seek(offset)
         for _ in range(n):
             (nbytes,) = struct.unpack("<I", self._handle.read(4))
@@ -164,33 +170,31 @@ class _Output:
 def _toml(metadata: str | Mapping[str, Any]) -> bytes:
     if not isinstance(metadata, str):
         if not isinstance(metadata, Mapping):
-            raise TypeError(f"metadata must be TOML or a mapping, not {type(metadata).__name__}")
+            raise TypeError(f"metadata must be str or a mapping, not {type(metadata).__name__}")
         try:
             import tomli_w
         except ImportError as error:
             raise ImportError(
-                "metadata given as values need tomli-w: pip install 'embmap[toml]', or pass a "
-                "string of TOML"
+                "a mapping of metadata needs tomli-w: pip install 'embmap[toml]', or pass TOML"
             ) from error
         try:
             metadata = tomli_w.dumps(metadata)
         except RecursionError:
-            raise ValueError("the metadata are nested too deeply") from None
+            raise ValueError("metadata are nested too deeply") from None
     try:
         parse_toml(metadata)
     except ValueError as error:
-        raise ValueError(f"the metadata are not TOML: {error}") from None
+        raise ValueError(f"metadata are not TOML: {error}") from None
     return metadata.encode()
 
 
 def _write_vocabulary(out: _Output, words: Iterable[str], subwords: SubwordIndexer | None) -> int:
-    """Write the vocabulary chunk and return the number of words."""
-    out.begin(CHUNK_IDS["simple" if subwords is None else subwords.kind])
+    """Write the data of the vocabulary chunk and return the number of words."""
     if isinstance(subwords, FloretIndexer):
         sizes = (subwords.min_n, subwords.max_n, subwords.n_buckets, subwords.n_hashes)
         out.write(struct.pack("<IIQII", *sizes, subwords.seed))
-        out.write(_string(subwords.bow) + _string(subwords.eow))
-        out.end()
+        for bracket in (subwords.bow, subwords.eow):
+            _write_string(out, bracket.encode())
         return 0
     count_offset = out.position
     out.write(bytes(8))
@@ -205,8 +209,8 @@ def _write_vocabulary(out: _Output, words: Iterable[str], subwords: SubwordIndex
         vocabulary = subwords.vocabulary
         for number, ngram in vocabulary.encoded():
             (row,) = subwords.stored_rows(np.array([number])).tolist()
-            out.write(struct.pack("<I", len(ngram)) + ngram + struct.pack("<Q", row))
-    out.end()
+            _write_string(out, ngram)
+            out.write(struct.pack("<Q", row))
     return n_words
 
 
@@ -215,26 +219,25 @@ def _bucket_field(subwords: SubwordIndexer) -> int:
         return subwords.exponent
     if isinstance(subwords, FastTextIndexer):
         return subwords.n_buckets
-    raise TypeError(f"{type(subwords).__name__} is no indexer that finalfusion files can hold")
+    raise TypeError(f"finalfusion files cannot store a {type(subwords).__name__}")
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<I", len(data)) + data
+def _write_string(out: _Output, data: bytes) -> None:
+    out.write(struct.pack("<I", len(data)) + data)
 
 
 def _write_words(out: _Output, words: Iterable[str]) -> int:
-    """Write words and return their number, refusing one that repeats."""
+    """Write words and return their number; refuse words that repeat."""
     start = out.position
     hashes = array("Q")
     for word in words:
         if not isinstance(word, str):
-            raise TypeError(f"word {len(hashes)} is {type(word).__name__}, not str")
+            raise TypeError(f"word {len(hashes)} must be str, not {type(word).__name__}")
         try:
             data = word.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"word {len(hashes)}, {word!r}, has no UTF-8: {error}") from None
-        out.write(struct.pack("<I", len(data)) + data)
+        _write_string(out, data)
         hashes.append(xxh3_64_intdigest(data))
     n = len(hashes)
 
@@ -249,29 +252,29 @@ def _write_words(out: _Output, words: Iterable[str]) -> int:
 
 
 def _write_dense(out: _Output, vectors: Blocks) -> int:
-    """Write the storage chunk and return the number of rows."""
-    out.begin(CHUNK_IDS["ndarray"])
+    """Write the chunk of a matrix and return the number of rows."""
+    out.begin(ChunkType.NDARRAY)
     head = out.position
     n_rows = 0
     dtype = None
     columns = 0
     for block in split_blocks(vectors):
         if block.ndim != 2:
-            raise ValueError(f"a block of vectors must have two dimensions, not {block.ndim}")
+            raise ValueError(f"vectors must have two dimensions, not {block.ndim}")
         if dtype is None:
             dtype, columns = _storable(block.dtype), block.shape[1]
             if not columns and len(block):
-                raise ValueError("vectors need at least one column")
+                raise ValueError("vectors must have at least one column")
             out.write(struct.pack("<QII", 0, columns, _TYPE_IDS[dtype]))
             out.pad(dtype.itemsize)
         if block.shape[1] != columns:
-            raise ValueError(f"row {n_rows} has {block.shape[1]} columns, those before {columns}")
+            raise ValueError(f"row {n_rows} must have {columns} columns, not {block.shape[1]}")
         if _storable(block.dtype) != dtype:
-            raise ValueError(f"row {n_rows} is {block.dtype}, those before are {dtype}")
+            raise ValueError(f"row {n_rows} must be {dtype}, not {block.dtype}")
         out.write(np.ascontiguousarray(block, dtype).data.cast("B") if block.size else b"")
         n_rows += len(block)
     if dtype is None:
-        raise ValueError("no vectors were given; pass an array of shape (0, dim) for none")
+        raise ValueError("vectors must have a block; for no rows, pass an array of shape (0, dim)")
     out.patch(head, struct.pack("<Q", n_rows))
     out.end()
     return n_rows
@@ -281,48 +284,53 @@ def _storable(dtype: np.dtype[Any]) -> np.dtype[Any]:
     little = dtype.newbyteorder("<")
     if little not in _TYPE_IDS:
         names = ", ".join(str(known) for known in _TYPE_IDS)
-        raise ValueError(f"finalfusion files hold no {dtype}; convert to one of {names}")
+        raise ValueError(f"vectors must be one of {names}, not {dtype}")
     return little
 
 
 def _write_quantized(out: _Output, quantized: Quantized) -> int:
-    """Write a quantized storage chunk and return the number of rows."""
+    """Write the chunk of a quantized matrix and return the number of rows."""
     codebooks = np.ascontiguousarray(quantized.codebooks, "<f4")
     if codebooks.ndim != 3 or not codebooks.size or codebooks.shape[1] > 256:
         raise ValueError(
-            f"codebooks must have the shape (q, k, d / q) with k up to 256, not {codebooks.shape}"
+            "codebooks must have the shape (q, k, d / q) with k from 1 to 256, "
+            f"not {codebooks.shape}"
         )
     q, k, part = codebooks.shape
     d = q * part
     projection, norms = quantized.projection, quantized.norms
     flags = int(projection is not None), int(norms is not None)
-    out.begin(CHUNK_IDS["quantized"])
+    out.begin(ChunkType.QUANTIZED)
     out.write(struct.pack("<5I", *flags, q, d, k))
     rows_offset = out.position
     out.write(struct.pack("<QII", 0, _TYPE_IDS[np.dtype("<u1")], _TYPE_IDS[np.dtype("<f4")]))
     out.pad(4)
     if projection is not None:
-        out.write(_exactly(projection, (d, d), "projection").data.cast("B"))
+        out.write(_as_float32(projection, (d, d), "projection").data.cast("B"))
     out.write(codebooks.data.cast("B"))
     if norms is not None:
-        norms = _exactly(norms, (len(quantized.codes),), "norms")
+        norms = _as_float32(norms, (len(quantized.codes),), "norms")
         out.write(norms.data.cast("B") if norms.size else b"")
     n_rows = 0
     for block in split_blocks(quantized.codes):
         if block.ndim != 2 or block.shape[1] != q or block.dtype != np.uint8:
-            raise ValueError(f"codes must be uint8 of shape (rows, {q}), not {block.dtype}")
+            raise ValueError(
+                f"codes must be uint8 of shape (rows, {q}), not {block.dtype} of {block.shape}"
+            )
         if block.size and int(block.max()) >= k:
-            raise ValueError(f"a code is {int(block.max())}, but there are {k} centroids")
+            raise ValueError(f"codes must be below {k}, the number of centroids, not {block.max()}")
         out.write(np.ascontiguousarray(block).data.cast("B") if block.size else b"")
         n_rows += len(block)
     if norms is not None and len(norms) != n_rows:
-        raise ValueError(f"{len(norms)} norms were given for {n_rows} rows of codes")
+        raise ValueError(f"norms of codes must be {n_rows}, not {len(norms)}")
     out.patch(rows_offset, struct.pack("<Q", n_rows))
     out.end()
     return n_rows
 
 
-def _exactly(values: npt.ArrayLike, shape: tuple[int, ...], what: str) -> npt.NDArray[np.float32]:
+def _as_float32(
+    values: npt.ArrayLike, shape: tuple[int, ...], what: str
+) -> npt.NDArray[np.float32]:
     array = np.ascontiguousarray(values, "<f4")
     if array.shape != shape:
         raise ValueError(f"{what} must have the shape {shape}, not {array.shape}")
@@ -330,8 +338,8 @@ def _exactly(values: npt.ArrayLike, shape: tuple[int, ...], what: str) -> npt.ND
 
 
 def _write_norms(out: _Output, norms: npt.NDArray[Any], n_words: int) -> None:
-    values = _exactly(norms, (n_words,), "norms")
-    out.begin(CHUNK_IDS["norms"])
+    values = _as_float32(norms, (n_words,), "norms")
+    out.begin(ChunkType.NORMS)
     out.write(struct.pack("<QI", n_words, _TYPE_IDS[values.dtype]))
     out.pad(4)
     out.write(values.data.cast("B") if values.size else b"")

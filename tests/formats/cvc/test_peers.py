@@ -39,7 +39,7 @@ def test_our_files_give_them_what_they_give_us(tmp_path, compression, version):
     if (compression, version) == ("lossless", "0.1"):
         pytest.skip("version 0.1 has no lossless")
     path = embmap.cvc.write(
-        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, version=version
+        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, layout=version
     )
     with embmap.open(path) as file:
         assert np.array_equal(loaded(path), np.asarray(file.vectors))
@@ -50,7 +50,7 @@ def test_our_payloads_are_theirs_byte_for_byte(tmp_path, compression):
     theirs = tmp_path / "theirs.cvc"
     decompressed.pack_cvc(VECTORS, str(theirs), compression=compression, chunk_size=100)
     ours = embmap.cvc.write(
-        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, version="1.0"
+        tmp_path / "ours.cvc", VECTORS, compression=compression, chunk_rows=100, layout="1.0"
     )
     with embmap.open(theirs) as one, embmap.open(ours) as other:
         for a, b in zip(one.chunks, other.chunks, strict=True):
@@ -64,7 +64,7 @@ def test_their_mapping_loader_reads_our_files_optimized_for_it(tmp_path, compres
         VECTORS,
         compression=compression,
         chunk_rows=100,
-        version="1.0",
+        layout="1.0",
         mmap_optimized=True,
     )
     with MMapCVCLoader(str(path)) as theirs, embmap.open(path) as file:

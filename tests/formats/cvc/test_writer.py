@@ -18,7 +18,7 @@ RNG = np.random.default_rng(1)
 def test_what_is_written_comes_back(tmp_path, version, compression):
     vectors = RNG.standard_normal((25, 6)).astype(np.float32)
     path = tmp_path / "a.cvc"
-    options = {"compression": compression, "version": version, "chunk_rows": 10}
+    options = {"compression": compression, "layout": version, "chunk_rows": 10}
     if compression == "lossless" and version == "0.1":
         with pytest.raises(ValueError, match=r"version 1\.0 does"):
             write(path, vectors, **options)
@@ -65,7 +65,7 @@ def test_the_bytes_are_those_of_the_text(tmp_path):
     }
     path = write(tmp_path / "a", rows)
     assert path.read_bytes() == cvc(header, [rows.astype(np.float16).tobytes()])
-    path = write(tmp_path / "a", rows, version="1.0")
+    path = write(tmp_path / "a", rows, layout="1.0")
     assert path.read_bytes() == cvc(header, [rows.astype(np.float16).tobytes()], "1.0")
 
 
@@ -75,7 +75,7 @@ def test_each_chunk_may_choose(tmp_path):
         tmp_path / "a",
         vectors,
         chunk_rows=10,
-        version="1.0",
+        layout="1.0",
         compression=lambda number, chunk: ["int8", "fp16", "lossless"][number],
     )
     with embmap.open(path) as file:
@@ -91,7 +91,7 @@ def test_a_chunk_of_many_pieces_is_encoded_as_a_whole(tmp_path, compression, dty
     rng = np.random.default_rng(6)
     vectors = (rng.standard_normal((9000, 301)) * np.linspace(0.5, 2, 301)).astype(dtype)
     blocks = np.split(vectors, [1, 2, 3000, 8500])
-    options = {"compression": compression, "version": "1.0"}
+    options = {"compression": compression, "layout": "1.0"}
     path = write(tmp_path / "a", vectors, **options)
     assert path.read_bytes() == write(tmp_path / "b", blocks, **options).read_bytes()
     single = vectors.astype("f4")
@@ -110,7 +110,7 @@ def test_a_chunk_of_many_pieces_is_encoded_as_a_whole(tmp_path, compression, dty
 
 def test_no_vectors_and_equal_ones_are_written(tmp_path):
     for version in ("0.1", "1.0"):
-        with embmap.open(write(tmp_path / "a", np.empty((0, 5), "f4"), version=version)) as file:
+        with embmap.open(write(tmp_path / "a", np.empty((0, 5), "f4"), layout=version)) as file:
             assert file.shape == (0, 5)
             assert np.asarray(file.vectors).shape == (0, 5)
     path = write(tmp_path / "a", np.full((3, 2), 7.5, "f4"), compression="int8")
@@ -150,15 +150,15 @@ UNWRITABLE = {
     "too large for half": (ROWS * np.float32(1e6), {}, "cannot hold"),
     "float64 without loss": (
         ROWS.astype(float),
-        {"compression": "lossless", "version": "1.0"},
-        "holds float32",
+        {"compression": "lossless", "layout": "1.0"},
+        "must be float16 or float32",
     ),
     "an unknown compression": (ROWS, {"compression": "zip"}, "no compression 'zip'"),
-    "an unknown version": (ROWS, {"version": "2.0"}, "version must be"),
-    "no rows in a chunk": (ROWS, {"chunk_rows": 0}, "must be positive"),
-    "sections beyond the rows": (ROWS, {"sections": [{"start": 3, "stop": 5}]}, "does not exist"),
-    "metadata that are keys": (ROWS, {"metadata": {"chunks": 1}}, "for itself"),
-    "metadata that are no JSON": (ROWS, {"metadata": {"a": object()}}, "not JSON"),
+    "an unknown version": (ROWS, {"layout": "2.0"}, "layout must be"),
+    "no rows in a chunk": (ROWS, {"chunk_rows": 0}, "must be at least 1"),
+    "sections beyond the rows": (ROWS, {"sections": [{"start": 3, "stop": 5}]}, "must lie in"),
+    "metadata that are keys": (ROWS, {"metadata": {"chunks": 1}}, "a key of the format"),
+    "metadata that are no JSON": (ROWS, {"metadata": {"a": object()}}, "cannot be written as JSON"),
     "blocks of two widths": ([ROWS, ROWS[:, :1]], {}, "1 columns"),
 }
 
@@ -179,13 +179,13 @@ def test_what_does_not_fit_is_refused_and_the_old_file_stays(tmp_path, case):
     [
         ({}, {}, "one column"),
         ({"a": [np.zeros((2, 1), np.float32), np.zeros((2, 2), np.float32)]}, {}, "2 columns"),
-        ({"a": iter([1.0, 2.0])}, {}, "must be an array"),
-        ({"a": [1], "b": iter([np.zeros(2, np.int64)])}, {}, "same length"),
-        ({"a": [1], "b": [1, 2]}, {}, "same length"),
+        ({"a": iter([1.0, 2.0])}, {}, "must be arrays"),
+        ({"a": [1], "b": iter([np.zeros(2, np.int64)])}, {}, "same number of rows"),
+        ({"a": [1], "b": [1, 2]}, {}, "same number of rows"),
         ({"a": np.zeros(2)}, {}, "float64"),
-        ({"a": np.zeros(2, np.int32)}, {"compression": "fp16"}, "only float32"),
+        ({"a": np.zeros(2, np.int32)}, {"compression": "fp16"}, "must be float32"),
         ({"a": np.zeros(2, np.float32)}, {"compression": "lossless"}, "version 1.0 does"),
-        ({"a": np.zeros(2, np.float32)}, {"chunk_rows": 0}, "positive"),
+        ({"a": np.zeros(2, np.float32)}, {"chunk_rows": 0}, "at least 1"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(tmp_path, columns, options, message):
@@ -196,7 +196,7 @@ def test_columns_that_do_not_fit_are_refused(tmp_path, columns, options, message
 
 def test_columns_come_from_matrices_and_blocks_of_any_size(tmp_path):
     vectors = RNG.standard_normal((10, 3)).astype(np.float32)
-    source = write(tmp_path / "source.cvc", vectors, compression="lossless", version="1.0")
+    source = write(tmp_path / "source.cvc", vectors, compression="lossless", layout="1.0")
     numbers = np.arange(10, dtype=np.int64)
     steps = []
     with embmap.open(source) as file:
@@ -235,12 +235,12 @@ def test_columns_without_rows_keep_their_names_and_types(tmp_path):
 @pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
 def test_chunks_optimized_for_mapping_start_on_pages(tmp_path, backend, compression, n):
     vectors = RNG.standard_normal((n, 3)).astype(np.float32)
-    plain = write(tmp_path / "plain", vectors, compression=compression, version="1.0", chunk_rows=4)
+    plain = write(tmp_path / "plain", vectors, compression=compression, layout="1.0", chunk_rows=4)
     paged = write(
         tmp_path / "paged",
         vectors,
         compression=compression,
-        version="1.0",
+        layout="1.0",
         chunk_rows=4,
         mmap_optimized=True,
     )
@@ -257,7 +257,7 @@ def test_chunks_optimized_for_mapping_start_on_pages(tmp_path, backend, compress
 
 
 def test_only_version_one_can_be_optimized_for_mapping(tmp_path):
-    with pytest.raises(ValueError, match=r"version 1\.0 does"):
+    with pytest.raises(ValueError, match=r"requires the layout '1\.0'"):
         write(tmp_path / "a", ROWS, mmap_optimized=True)
 
 
@@ -288,12 +288,12 @@ def test_writing_reports_its_progress(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sections": [{"start": 0.0, "stop": 5.0}]}, "begins and ends at a row"),
-        ({"sections": [{"start": True, "stop": 5}]}, "begins and ends at a row"),
-        ({"sections": [(0, 5)]}, "has not"),
-        ({"sections": [{"start": 0, "stop": 5, "metadata": {1: 2}}]}, "keys must be text"),
-        ({"metadata": {1: 2, "1": 3}}, "keys must be text"),
-        ({"metadata": {"a": {1: 2}}}, "keys must be text"),
+        ({"sections": [{"start": 0.0, "stop": 5.0}]}, "must be rows"),
+        ({"sections": [{"start": True, "stop": 5}]}, "must be rows"),
+        ({"sections": [(0, 5)]}, "must have start and stop"),
+        ({"sections": [{"start": 0, "stop": 5, "metadata": {1: 2}}]}, "keys must be str"),
+        ({"metadata": {1: 2, "1": 3}}, "keys must be str"),
+        ({"metadata": {"a": {1: 2}}}, "keys must be str"),
         ({"metadata": ["a"]}, "must be a mapping"),
     ],
 )
@@ -314,12 +314,16 @@ def test_sections_take_numbers_of_numpy(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({1: np.zeros(2, np.float32)}, {}, "names are text"),
-        ({None: np.zeros(2, np.float32)}, {}, "names are text"),
+        ({1: np.zeros(2, np.float32)}, {}, "must be str"),
+        ({None: np.zeros(2, np.float32)}, {}, "must be str"),
         ([("a", np.zeros(2, np.float32))], {}, "mapping"),
-        ({"a": np.zeros(2, np.float32)}, {"compression": {"b": "fp16"}}, "no column 'b'"),
+        (
+            {"a": np.zeros(2, np.float32)},
+            {"compression": {"b": "fp16"}},
+            "'b', which is not a column",
+        ),
         ({"a": np.zeros(2, np.float32)}, {"compression": None}, "must be a name"),
-        ({"a": iter([])}, {}, "without any block"),
+        ({"a": iter([])}, {}, "at least one block"),
     ],
 )
 def test_columns_that_mean_nothing_are_refused(tmp_path, columns, options, message):

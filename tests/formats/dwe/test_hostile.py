@@ -311,7 +311,7 @@ def test_errors_name_the_file_and_what_is_wrong(tmp_path, layout):
         ("chunk_size or jump_interval", 32, 0),
         ("chunk_size is out of range.*jump_interval is out of range", 32, 2**32 - 1),
         ("jump_table_address is out of range", 16, 2**32 - 1),
-        ("cannot come from|out of range", 28, 2**32 - 1),
+        ("cannot encode|out of range", 28, 2**32 - 1),
     ]:
         path.write_bytes(with_u32(data, place, value))
         with pytest.raises(embmap.FormatError, match=name) as caught:

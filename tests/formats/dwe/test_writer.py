@@ -140,19 +140,27 @@ def test_groups_come_close_to_a_hundred_words(tmp_path):
 
 MANY = np.arange(4097, dtype=np.int16).reshape(1, 4097, 1).repeat(2, axis=0)
 UNWRITABLE = {
-    "one step": (WALK[:1], {}, "two time steps"),
+    "one step": (WALK[:1], {}, "at least 2 time steps"),
     "no words": (WALK[:, :0], {}, r"shape \(0, 5\)"),
     "floats": (WALK * 0.5, {}, "quantize makes them"),
-    "an odd step": ([WALK[0], WALK[1, :3], WALK[2]], {}, "timestep 1 has shape"),
-    "an odd block": (iter([iter([WALK[0], WALK[1, :, :2]])]), {}, "row 12 has 2 columns"),
-    "an odd step of an iterator": (iter([WALK[0], WALK[1, :3]]), {}, "timestep 1 has shape"),
+    "an odd step": ([WALK[0], WALK[1, :3], WALK[2]], {}, "timestep 1 must have"),
+    "an odd block": (
+        iter([iter([WALK[0], WALK[1, :, :2]])]),
+        {},
+        "row 12 must have 5 columns",
+    ),
+    "an odd step of an iterator": (
+        iter([WALK[0], WALK[1, :3]]),
+        {},
+        "timestep 1 must have",
+    ),
     "beyond int16": (WALK.astype(np.int64) + 40_000, {}, "int16"),
     "a difference beyond 16 bits": (
         np.array([[[30000]], [[-30000]], [[30000]]]),
         {},
         "timestep 1: a difference of -60000",
     ),
-    "too many symbols": (MANY, {}, "4097 different symbols"),
+    "too many symbols": (MANY, {}, "different symbols, not 4097"),
     "an odd group": (WALK, {"group": 5}, "stream' takes any"),
     "no group": (WALK, {"group": 0}, "1 to 12"),
     "a group of too many": (WALK, {"group": 13, "layout": "stream"}, "1 to 12"),

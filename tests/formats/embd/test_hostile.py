@@ -372,7 +372,7 @@ def test_signs_of_spec_that_are_broken(damaged, backend, broken):
         struct.pack_into("<I", data, 56, zlib.crc32(data[:56]) ^ wrong_sum)
         damaged.judge(f"{name} {broken}", bytes(data), backend)
         if wrong_size and not wrong_sum:
-            announced = rf"{len(data) + 5} bytes.*{len(data)}"
+            announced = rf"{len(data)} bytes.*{len(data) + 5}"
             with pytest.raises(embmap.TruncatedError, match=announced):
                 embmap.open(damaged.path, backend=backend)
     damaged.check()
