@@ -113,6 +113,6 @@ def test_quantizing_is_for_finalfusion_files_alone(tmp_path):
             embmap.convert(source, tmp_path / "b.txt", **options)
     with pytest.raises(ValueError, match="goes with quantize"):
         embmap.convert(source, tmp_path / "b.fifu", opq=True)
-    with pytest.raises(ValueError, match="equal parts"):
+    with pytest.raises(ValueError, match="q must divide"):
         embmap.convert(source, tmp_path / "b.fifu", quantize=3)
     assert [item.name for item in tmp_path.iterdir()] == ["a.fifu"]

@@ -41,4 +41,4 @@ def test_verify_names_each_of_a_few_repeats_and_counts_many(tmp_path):
         assert named == [
             f"word {i}, 'w{i - 50:04}', repeats word {i - 50}" for i in range(50, 50 + min(n, 20))
         ]
-        assert ("30 words repeat an earlier one; the first row is used" in messages) == (n > 20)
+        assert ("30 words repeat an earlier word; look-ups find the first" in messages) == (n > 20)

@@ -146,7 +146,7 @@ def test_columns_come_back(tmp_path):
 ROWS = np.ones((4, 2), np.float32)
 UNWRITABLE = {
     "integers": (ROWS.astype(int), {}, "floating point"),
-    "nan as int8": (ROWS * np.float32(np.nan), {"compression": "int8"}, "no NaN"),
+    "nan as int8": (ROWS * np.float32(np.nan), {"compression": "int8"}, "NaN or infinity"),
     "too large for half": (ROWS * np.float32(1e6), {}, "cannot hold"),
     "float64 without loss": (
         ROWS.astype(float),

@@ -278,7 +278,7 @@ def test_a_step_that_ends_where_no_step_begins_is_warned_of(tmp_path):
             assert report.ok
             (problem,) = report.problems
             assert problem.severity == "warning"
-            assert "timestep 0 does not end where another begins" in problem.message
+            assert "timestep 0 does not end where another starts" in problem.message
             expected = reference.decode(bytes(flipped)).quantized
             for t in range(4):
                 np.testing.assert_array_equal(np.asarray(f.at(t).vectors.quantized), expected[t])
