@@ -30,9 +30,9 @@ from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, blocks_of, n_rows, rechunked
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["write", "write_columns"]
+__all__ = ["COMPRESSIONS", "write", "write_columns"]
 
-_COMPRESSIONS = {
+COMPRESSIONS = {
     "0.1": ("fp16", "int8"),
     "1.0": ("fp16", "int8", "lossless"),
     "2.0": ("fp16", "int8", "none"),
@@ -297,8 +297,8 @@ def _described(
 
 
 def _allowed(compression: str, version: str) -> str:
-    if compression not in _COMPRESSIONS[version]:
-        able = [each for each in VERSIONS if compression in _COMPRESSIONS[each]]
+    if compression not in COMPRESSIONS[version]:
+        able = [each for each in VERSIONS if compression in COMPRESSIONS[each]]
         hint = f"; version {' or '.join(able)} does" if able else ""
         raise ValueError(f"version {version} has no compression {compression!r}{hint}")
     return compression

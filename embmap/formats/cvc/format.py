@@ -1,0 +1,76 @@
+"""The CVC format in the registry."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.formats.cvc.file import CvcFile
+from embmap.formats.cvc.layout import FORMAT, MAGIC, VERSIONS
+from embmap.formats.cvc.writer import COMPRESSIONS, write
+from embmap.formats.format import FileFormat, Output, Request, Writer
+from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import Matrix
+from embmap.words.beside_writer import refuse_line_end, with_words_beside
+from embmap.words.given import Words
+from embmap.words.index_source import IndexChoice
+
+__all__ = ["CvcFormat"]
+
+
+class CvcWriter(Writer):
+    """Writes one matrix in chunks."""
+
+    holds = frozenset({"metadata"})
+    needs_words = False
+    words_beside = True
+    compressions = COMPRESSIONS["1.0"]
+
+    def refuse(self, word: str) -> str | None:
+        return refuse_line_end(word)
+
+    def write(self, output: Output) -> None:
+        compression = output.compression or "fp16"
+        # 0.1 is what most readers know; only 1.0 has lossless chunks.
+        version = output.dialect or ("1.0" if compression == "lossless" else "0.1")
+        # JSON has no dates and times, which TOML has.
+        metadata = json.loads(json.dumps(output.values(), default=str))
+        with with_words_beside(output.path, output.words) as path:
+            write(
+                path,
+                output.vectors,
+                compression=compression,
+                version=version,
+                metadata=metadata,
+            )
+
+
+class CvcFormat(FileFormat):
+    """Chunks of vectors, in columns, compressed."""
+
+    name = FORMAT
+    title = "CVC"
+    extensions = (".cvc",)
+    dialects = VERSIONS
+    magic = MAGIC
+    has_tensors = True
+    writer = CvcWriter()
+
+    def open(
+        self,
+        data: ByteSource,
+        dialect: str | None = None,
+        index: IndexChoice = "auto",
+        vocab: Words | None = None,
+    ) -> EmbeddingFile:
+        return CvcFile(data, dialect, index, vocab)
+
+    def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
+        columns = cast(CvcFile, file).columns
+        if request.tensor is None and len(columns) <= 1:
+            return super().choose_matrix(file, request)
+        column = columns.get(request.tensor or "")
+        if column is None:
+            raise ValueError(f"{file.path}: choose a column with tensor: {', '.join(columns)}")
+        return column
