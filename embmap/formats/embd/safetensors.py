@@ -1,4 +1,4 @@
-"""From safetensors to EMBD: a model's file, its vocabulary and its configuration."""
+"""Conversion of a safetensors model, its vocabulary and its configuration to EMBD."""
 
 from __future__ import annotations
 
@@ -34,37 +34,38 @@ def from_safetensors(
     align: int = 64,
     checksums: bool = True,
 ) -> Path:
-    """Turn a safetensors model into an EMBD file, in bounded memory.
+    """Convert a safetensors model to an EMBD file, in bounded memory.
 
     Parameters
     ----------
     source : path-like
-        The ``.safetensors`` file. A ``config.json`` beside it fills the metadata.
+        The ``.safetensors`` file. If there is a ``config.json`` beside it, the metadata are derived
+        from it.
     target : path-like, optional
-        The file to write; the source's name with ``.weights`` by default.
+        The file to write; by default the source's name with the suffix ``.weights``.
     vocab : path-like or sequence of str, optional
         A text file with one token per line (``vocab.txt``), or the tokens.
     metadata : mapping, optional
-        What to put into the metadata in place of what the configuration says.
+        Keys and values that override the derived metadata.
     align : int
-        Tensors start at multiples of it.
+        A power of two; the offset of every tensor is a multiple of it.
     checksums : bool
         Whether to write checksums.
 
     Returns
     -------
     pathlib.Path
-        The file written.
+        The new file.
 
     Raises
     ------
     FormatError
         If `source` is not a safetensors file.
     ValueError
-        If a tensor has a dtype that EMBD files do not hold, such as float64, or int64 numbers
+        If a tensor has a dtype that EMBD files cannot store, such as float64, or int64 values
         beyond 32 bits.
     OSError
-        When a file cannot be read or written.
+        If a file cannot be read or written.
     """
     path = Path(os.fsdecode(source))
     if isinstance(vocab, str | os.PathLike):
@@ -78,7 +79,7 @@ def from_safetensors(
         path.with_suffix(".weights") if target is None else target,
         tensors,
         vocab=vocab,
-        metadata={**_described(path, len(vocab or ())), **(metadata or {})},
+        metadata={**_derive_metadata(path, len(vocab or ())), **(metadata or {})},
         align=align,
         checksums=checksums,
     )
@@ -87,12 +88,12 @@ def from_safetensors(
 class _Slices:
     """A tensor of a safetensors file, read a few rows at a time.
 
-    EMBD files hold no int64; such a tensor becomes int32 if its numbers fit.
+    EMBD files have no int64, so such a tensor is converted to int32 if its values allow it.
     """
 
     def __init__(self, name: str, data: ByteSource, tensor: Tensor) -> None:
         if tensor.kind not in _KINDS:
-            raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files do not hold")
+            raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
         dtype = bfloat16_dtype() if tensor.dtype is None else np.dtype(tensor.dtype)
         self._name = name
         self._array = data.array(tensor.offset, dtype, tensor.shape)
@@ -100,7 +101,7 @@ class _Slices:
         self.dtype = np.dtype("i4") if dtype == np.int64 else dtype
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the tensor's first dimension a few entries at a time."""
+        """Yield the start and the values of a few rows at a time."""
         row_nbytes = max(math.prod(self.shape[1:]) * 8, 1)
         step = max(_BLOCK_NBYTES // row_nbytes, 1)
         for start in range(0, self.shape[0], step):
@@ -108,22 +109,22 @@ class _Slices:
             if block.dtype == np.int64:
                 narrow = block.astype(np.int32)
                 if not np.array_equal(narrow, block):
-                    raise ValueError(f"tensor {self._name!r} holds numbers beyond 32 bits")
+                    raise ValueError(f"tensor {self._name!r} has values beyond 32 bits")
                 block = narrow
             yield start, block
 
 
-def _described(path: Path, n_tokens: int) -> dict[str, str]:
-    """Return the metadata that the configuration beside a model gives."""
+def _derive_metadata(path: Path, n_tokens: int) -> dict[str, str]:
+    """Return metadata from the configuration beside a model."""
     beside = path.with_name("config.json")
     config: Any = {}
     if beside.exists():
         try:
             config = parse_json(beside.read_bytes())
         except ValueError as error:
-            raise ValueError(f"{beside}: not JSON: {error}") from None
+            raise ValueError(f"{beside} is not JSON: {error}") from None
         if not isinstance(config, dict):
-            raise ValueError(f"{beside}: not a JSON object")
+            raise ValueError(f"{beside} is not a JSON object")
     hidden = config.get("hidden_size", "unknown")
     return {
         "model_name": str(config.get("_name_or_path") or path.stem),

@@ -19,7 +19,7 @@ _QUOTED = 200  # characters of zipfile's messages, which quote names of any leng
 
 
 def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
-    """Copy an array out of an archive and map the copy: the only matrix if `name` is None."""
+    """Copy an array out of an archive and map the copy; without a name, the only matrix."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.namelist() if member.endswith(".npy")]

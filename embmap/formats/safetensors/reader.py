@@ -15,7 +15,7 @@ __all__ = ["read_safetensors"]
 
 
 def read_safetensors(data: ByteSource, name: str | None) -> tuple[Matrix, Mapping[str, str]]:
-    """Map a tensor, the only matrix if `name` is None, and return it with the metadata."""
+    """Map a tensor and return it with the metadata; without a name, the only matrix."""
     header = read_header(data)
     names = [each for each in header.tensors if name is None or each == name]
     if name is None:

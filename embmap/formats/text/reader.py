@@ -39,7 +39,7 @@ _NEWLINE, _RETURN, _SPACE, _TAB = b"\n\r \t"
 class TextHead:
     """Where the lines of numbers start, how many numbers a line has, and how many lines there are.
 
-    `n` is None for a text that does not state it.
+    A text that does not state `n` has None.
     """
 
     offset: int
