@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,20 +187,21 @@ def convert(
     if subwords not in _SUBWORDS:
         raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
     if (quantize is not None or opq) and "quantization" not in writer.holds:
-        raise ValueError(_only_for("quantize", _holders("quantization"), target))
+        able = _titles(lambda each: "quantization" in each.holds)
+        raise ValueError(f"quantize is for {able} files, not for {target.title}")
     if opq and quantize is None:
         raise ValueError("opq goes with quantize, which must be the number of bytes of a row")
+    if compression is not None and not writer.compressions:
+        able = _titles(lambda each: each.compressions)
+        raise ValueError(f"compression is for {able} files, not for {target.title}")
     if compression is not None and compression not in writer.compressions:
-        if not writer.compressions:
-            able = (each for each, other in _writers() if other.compressions)
-            raise ValueError(_only_for("compression", able, target))
         choices = ", ".join(writer.compressions)
         raise ValueError(f"compression must be one of {choices}, not {compression!r}")
     if len(inputs) != 1 and not writer.over_time:
-        able = (each for each, other in _writers() if other.over_time)
+        able = _titles(lambda each: each.over_time)
         raise ValueError(
-            f"{len(inputs)} inputs cannot become one {target.title} file; several inputs are the "
-            f"time steps of {_titles(able)} files"
+            f"several inputs are the time steps of {able} files; {target.title} takes one, "
+            f"not {len(inputs)}"
         )
     given = [words, vocab, metadata]
     read = [*inputs, *(Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike))]
@@ -242,21 +243,12 @@ def convert(
     return _report(prepared[0], output, wishes)
 
 
-def _writers() -> Iterable[tuple[Format, Writer]]:
-    return ((each, cast(Writer, each.writer)) for each in written_formats().values())
-
-
-def _holders(part: str) -> Iterable[Format]:
-    """Return the formats that hold a part: "norms", "subwords", "quantization", "metadata"."""
-    return (each for each, writer in _writers() if part in writer.holds)
-
-
-def _titles(formats: Iterable[Format]) -> str:
-    return " or ".join(each.title for each in formats)
-
-
-def _only_for(argument: str, formats: Iterable[Format], target: Format) -> str:
-    return f"{argument} is for {_titles(formats)} files, not for {target.title}"
+def _titles(able: Callable[[Writer], Any]) -> str:
+    """Return the titles of the formats whose writer can do something."""
+    titles = [
+        each.title for each in written_formats().values() if each.writer and able(each.writer)
+    ]
+    return " or ".join(titles)
 
 
 def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
@@ -265,7 +257,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     if source.has_only_ngrams and ("subwords" not in holds or wishes.subwords != "keep"):
         raise ValueError(
             "a floret table holds no words, only rows for n-grams; it can only become a "
-            f"{_titles(_holders('subwords'))} file that keeps its subwords"
+            f"{_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
         )
     chosen = None
     vectors, norms = source.vectors, source.norms

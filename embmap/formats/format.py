@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.streamed import Selected
+from embmap.words.beside_writer import refuse_line_end
 from embmap.words.given import Words
 from embmap.words.index_source import IndexChoice
 from embmap.words.subwords import SubwordIndexer
@@ -199,7 +200,7 @@ class Writer(ABC):
 
     def refuse(self, word: str) -> str | None:
         """Return why the format cannot hold a word; None if it can."""
-        return None
+        return refuse_line_end(word) if self.words_beside else None
 
     def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
         """Return the dtype to write: the one that is asked for, else the stored one if possible."""
@@ -252,10 +253,21 @@ class Format(ABC):
         """Open an input; `stack` closes what has to be closed after the conversion."""
 
 
+class FileClass(Protocol):
+    """A class of files, such as :class:`embmap.cvc.CvcFile`."""
+
+    def __call__(
+        self, data: ByteSource, dialect: str | None, index: IndexChoice, vocab: Words | None, /
+    ) -> EmbeddingFile:
+        """Open a file."""
+        ...
+
+
 class FileFormat(Format):
     """A format whose files :func:`embmap.open` opens."""
 
-    @abstractmethod
+    file_class: ClassVar[FileClass]
+
     def open(
         self,
         data: ByteSource,
@@ -264,6 +276,7 @@ class FileFormat(Format):
         vocab: Words | None = None,
     ) -> EmbeddingFile:
         """Open a file; the arguments are as for :func:`embmap.open`."""
+        return self.file_class(data, dialect, index, vocab)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         """Open an input through its file, a row of the chosen matrix for each word."""

@@ -19,7 +19,7 @@ from embmap.formats.format import FileFormat, Format
 from embmap.formats.gensim.format import GensimFormat
 from embmap.formats.npy.format import NpyFormat, NpzFormat
 from embmap.formats.safetensors.format import SafetensorsFormat
-from embmap.formats.text.format import FloretFormat, GloveFormat, Word2VecTextFormat
+from embmap.formats.text.format import GZIP, FloretFormat, GloveFormat, Word2VecTextFormat
 from embmap.formats.word2vec.format import Word2VecFormat
 from embmap.io.mapping import ByteSource
 
@@ -44,7 +44,6 @@ FORMATS: dict[str, Format] = {
     )
 }
 
-_GZIP = b"\x1f\x8b"
 F = TypeVar("F", bound=Format)
 
 
@@ -67,7 +66,7 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
         if format.recognizes(data):
             return format
     start = data.read(0, min(8, data.nbytes))
-    if start.startswith(_GZIP):
+    if start.startswith(GZIP):
         raise UnsupportedError("the file is compressed; unpack it with gunzip", path=data.path)
     raise FormatError(
         f"not a file of a known format ({', '.join(format.name for format in formats)})",

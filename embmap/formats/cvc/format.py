@@ -10,11 +10,8 @@ from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.layout import FORMAT, MAGIC, VERSIONS
 from embmap.formats.cvc.writer import COMPRESSIONS, write
 from embmap.formats.format import FileFormat, Output, Request, Writer
-from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.words.beside_writer import refuse_line_end, with_words_beside
-from embmap.words.given import Words
-from embmap.words.index_source import IndexChoice
+from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["CvcFormat"]
 
@@ -26,9 +23,6 @@ class CvcWriter(Writer):
     needs_words = False
     words_beside = True
     compressions = COMPRESSIONS["1.0"]
-
-    def refuse(self, word: str) -> str | None:
-        return refuse_line_end(word)
 
     def write(self, output: Output) -> None:
         compression = output.compression or "fp16"
@@ -55,16 +49,8 @@ class CvcFormat(FileFormat):
     dialects = VERSIONS
     magic = MAGIC
     has_tensors = True
+    file_class = CvcFile
     writer = CvcWriter()
-
-    def open(
-        self,
-        data: ByteSource,
-        dialect: str | None = None,
-        index: IndexChoice = "auto",
-        vocab: Words | None = None,
-    ) -> EmbeddingFile:
-        return CvcFile(data, dialect, index, vocab)
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         columns = cast(CvcFile, file).columns

@@ -9,11 +9,8 @@ from embmap.formats.dwe.file import DweFile
 from embmap.formats.dwe.layout import FORMAT, LAYOUTS, MAGIC
 from embmap.formats.dwe.writer import quantize_blocks, write
 from embmap.formats.format import FLOATS, FileFormat, Output, Request, Writer
-from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.words.beside_writer import refuse_line_end, with_words_beside
-from embmap.words.given import Words
-from embmap.words.index_source import IndexChoice
+from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["DweFormat"]
 
@@ -26,9 +23,6 @@ class DweWriter(Writer):
     needs_words = False
     words_beside = True
     over_time = True
-
-    def refuse(self, word: str) -> str | None:
-        return refuse_line_end(word)
 
     def write(self, output: Output) -> None:
         quantized, scale = quantize_blocks(output.steps, output.bits)
@@ -51,16 +45,8 @@ class DweFormat(FileFormat):
     dialects = LAYOUTS
     magic = MAGIC
     has_timesteps = True
+    file_class = DweFile
     writer = DweWriter()
-
-    def open(
-        self,
-        data: ByteSource,
-        dialect: str | None = None,
-        index: IndexChoice = "auto",
-        vocab: Words | None = None,
-    ) -> EmbeddingFile:
-        return DweFile(data, dialect, index, vocab)
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         if request.timestep is None:

@@ -13,13 +13,10 @@ from embmap.formats.embd.layout import DIALECTS, FORMAT, MAGIC, REQUIRED_METADAT
 from embmap.formats.embd.writer import write
 from embmap.formats.format import FileFormat, Output, Request, Writer
 from embmap.io.atomic_write import Part
-from embmap.io.mapping import ByteSource
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside_writer import with_words_beside
-from embmap.words.given import Words
-from embmap.words.index_source import IndexChoice
 
 __all__ = ["EmbdFormat"]
 
@@ -66,16 +63,8 @@ class EmbdFormat(FileFormat):
     dialects = DIALECTS
     magic = MAGIC
     has_tensors = True
+    file_class = EmbdFile
     writer = EmbdWriter()
-
-    def open(
-        self,
-        data: ByteSource,
-        dialect: str | None = None,
-        index: IndexChoice = "auto",
-        vocab: Words | None = None,
-    ) -> EmbeddingFile:
-        return EmbdFile(data, dialect, index, vocab)
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         name = request.tensor

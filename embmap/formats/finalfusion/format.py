@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 
-from embmap.embedding_file import EmbeddingFile
 from embmap.formats.finalfusion.chunks import FORMAT
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import DIALECTS, MAGIC, looks_bare
@@ -17,8 +16,6 @@ from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
-from embmap.words.given import Words
-from embmap.words.index_source import IndexChoice
 from embmap.words.table import WordTable
 
 __all__ = ["FinalfusionFormat"]
@@ -56,19 +53,11 @@ class FinalfusionFormat(FileFormat):
     extensions = (".fifu",)
     dialects = DIALECTS
     magic = MAGIC
+    file_class = FinalfusionFile
     writer = FinalfusionWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         return super().recognizes(data) or looks_bare(data)
-
-    def open(
-        self,
-        data: ByteSource,
-        dialect: str | None = None,
-        index: IndexChoice = "auto",
-        vocab: Words | None = None,
-    ) -> EmbeddingFile:
-        return FinalfusionFile(data, dialect, index, vocab)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         file = cast(FinalfusionFile, stack.enter_context(self.open(data, request.dialect)))

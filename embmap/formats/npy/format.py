@@ -12,7 +12,7 @@ from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
 from embmap.vectors.streamed import ArrayMatrix
-from embmap.words.beside_writer import refuse_line_end, with_words_beside
+from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["NpyFormat", "NpzFormat"]
 
@@ -23,9 +23,6 @@ class NpyWriter(Writer):
     dtypes = FLOATS
     needs_words = False
     words_beside = True
-
-    def refuse(self, word: str) -> str | None:
-        return refuse_line_end(word)
 
     def write(self, output: Output) -> None:
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:

@@ -9,7 +9,7 @@ from typing import Any
 from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
-from embmap.words.beside_writer import refuse_line_end, with_words_beside
+from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["SafetensorsFormat"]
 
@@ -21,9 +21,6 @@ class SafetensorsWriter(Writer):
     holds = frozenset({"metadata"})
     needs_words = False
     words_beside = True
-
-    def refuse(self, word: str) -> str | None:
-        return refuse_line_end(word)
 
     def write(self, output: Output) -> None:
         vectors = output.vectors

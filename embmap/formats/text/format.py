@@ -15,9 +15,9 @@ from embmap.io.mapping import ByteSource
 from embmap.vectors.streamed import Selected
 from embmap.words.subwords import FloretIndexer
 
-__all__ = ["FloretFormat", "GloveFormat", "Word2VecTextFormat"]
+__all__ = ["GZIP", "FloretFormat", "GloveFormat", "Word2VecTextFormat"]
 
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 
 
 class TextWriter(Writer):
@@ -99,7 +99,7 @@ class GloveFormat(TextFormat):
 
         head = read_head(data)
         # Some line of compressed bytes may look like a word and numbers.
-        return head is not None and head.n is None and data.read(0, 2) != _GZIP
+        return head is not None and head.n is None and data.read(0, 2) != GZIP
 
 
 class FloretFormat(Format):
