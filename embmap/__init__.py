@@ -75,5 +75,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, those of lazy imports included."""
+    """Return all names, lazy imports included."""
     return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.registry import file_formats, recognize
+from embmap.formats.registry import get_file_formats, recognize
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Access, Backend
 from embmap.words.index_source import IndexChoice
@@ -68,7 +68,7 @@ def open(
     ValueError
         If an argument is not one of its choices.
     """
-    formats = file_formats()
+    formats = get_file_formats()
     if format is not None and format not in formats:
         raise ValueError(f"format must be one of {', '.join(formats)}, not {format!r}")
     # A relative path keeps its meaning if the process changes its folder.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from embmap.conversion.converting import convert
 from embmap.conversion.report import ConversionReport
-from embmap.formats.registry import FORMATS, written_formats
+from embmap.formats.registry import FORMATS, get_written_formats
 
 if TYPE_CHECKING:
     INPUT_FORMATS: tuple[str, ...]
@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
     if name == "INPUT_FORMATS":
         return tuple(FORMATS)
     if name == "OUTPUT_FORMATS":
-        return tuple(written_formats())
+        return tuple(get_written_formats())
     raise AttributeError(f"module 'embmap.conversion' has no attribute {name!r}")

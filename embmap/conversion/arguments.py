@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from embmap.formats.format import Format
-from embmap.formats.registry import written_formats
+from embmap.formats.registry import get_written_formats
 from embmap.words.given import Words
 
 __all__ = [
-    "absolute",
-    "given_metadata",
-    "known_format",
-    "listed_words",
-    "output_format_of",
+    "choose_output_format",
+    "find_format",
+    "list_words",
+    "make_absolute",
+    "read_metadata",
 ]
 
 
-def known_format(format: str | None, formats: Mapping[str, Format], argument: str) -> Format | None:
+def find_format(format: str | None, formats: Mapping[str, Format], argument: str) -> Format | None:
     """Return a format by its name or an alias; None for None."""
     if format is None:
         return None
@@ -30,10 +30,10 @@ def known_format(format: str | None, formats: Mapping[str, Format], argument: st
     raise ValueError(f"{argument} must be one of {', '.join(formats)}, not {format!r}")
 
 
-def output_format_of(path: Path, format: str | None) -> Format:
+def choose_output_format(path: Path, format: str | None) -> Format:
     """Return the format to write: by its name, else by the extension of the path."""
-    formats = written_formats()
-    named = known_format(format, formats, "output_format")
+    formats = get_written_formats()
+    named = find_format(format, formats, "output_format")
     if named is not None:
         return named
     for each in formats.values():
@@ -45,7 +45,7 @@ def output_format_of(path: Path, format: str | None) -> Format:
     )
 
 
-def absolute(words: Words | None) -> Words | None:
+def make_absolute(words: Words | None) -> Words | None:
     """Return words with their path made absolute, if they are a path.
 
     A relative path then keeps its meaning if the process changes its folder.
@@ -53,7 +53,7 @@ def absolute(words: Words | None) -> Words | None:
     return Path(os.fsdecode(words)).absolute() if isinstance(words, str | os.PathLike) else words
 
 
-def listed_words(words: Words) -> list[str]:
+def list_words(words: Words) -> list[str]:
     """Return the words to select: from a text file with one word per line, or as given."""
     if not isinstance(words, str | os.PathLike):
         return list(words)
@@ -65,7 +65,7 @@ def listed_words(words: Words) -> list[str]:
     return [line.removesuffix("\r") for line in lines if line.removesuffix("\r")]
 
 
-def given_metadata(
+def read_metadata(
     metadata: str | os.PathLike[str] | Mapping[str, Any] | None,
 ) -> str | Mapping[str, Any] | None:
     """Return the metadata to write: the text of a file, or the values as given."""

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.conversion.arguments import (
-    absolute,
-    given_metadata,
-    known_format,
-    listed_words,
-    output_format_of,
+    choose_output_format,
+    find_format,
+    list_words,
+    make_absolute,
+    read_metadata,
 )
 from embmap.conversion.explicit import make_explicit
 from embmap.conversion.inputs import open_input
@@ -26,7 +26,7 @@ from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
 from embmap.formats.format import Format, Input, Output, Request, Writer
-from embmap.formats.registry import FORMATS, written_formats
+from embmap.formats.registry import FORMATS, get_written_formats
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
@@ -179,26 +179,26 @@ def convert(
     sources = [src] if isinstance(src, str | os.PathLike) else list(src)
     inputs = [Path(os.fsdecode(path)) for path in sources]
     path = Path(os.fsdecode(dst))
-    target = output_format_of(path, output_format)
+    target = choose_output_format(path, output_format)
     writer = cast(Writer, target.writer)
-    source_format = known_format(input_format, FORMATS, "input_format")
+    source_format = find_format(input_format, FORMATS, "input_format")
     if limit is not None and limit < 0:
         raise ValueError(f"limit must be at least 0, not {limit}")
     if subwords not in _SUBWORDS:
         raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
     if (quantize is not None or opq) and "quantization" not in writer.holds:
-        able = _titles(lambda each: "quantization" in each.holds)
+        able = _list_titles(lambda each: "quantization" in each.holds)
         raise ValueError(f"quantize is for {able} files, not for {target.title}")
     if opq and quantize is None:
         raise ValueError("opq goes with quantize, which must be the number of bytes of a row")
     if compression is not None and not writer.compressions:
-        able = _titles(lambda each: each.compressions)
+        able = _list_titles(lambda each: each.compressions)
         raise ValueError(f"compression is for {able} files, not for {target.title}")
     if compression is not None and compression not in writer.compressions:
         choices = ", ".join(writer.compressions)
         raise ValueError(f"compression must be one of {choices}, not {compression!r}")
     if len(inputs) != 1 and not writer.over_time:
-        able = _titles(lambda each: each.over_time)
+        able = _list_titles(lambda each: each.over_time)
         raise ValueError(
             f"several inputs are the time steps of {able} files; {target.title} takes one, "
             f"not {len(inputs)}"
@@ -210,7 +210,7 @@ def convert(
     request = Request(
         format=None if source_format is None else source_format.name,
         dialect=layout,
-        vocab=absolute(vocab),
+        vocab=make_absolute(vocab),
         tensor=tensor,
         timestep=timestep,
         limit=limit,
@@ -226,8 +226,8 @@ def convert(
         dtype=request.dtype,
         normalize=normalize,
         lossy=lossy,
-        wanted=None if words is None else listed_words(words),
-        metadata=given_metadata(metadata),
+        wanted=None if words is None else list_words(words),
+        metadata=read_metadata(metadata),
         subwords=subwords,
         compression=compression,
         quantize=quantize,
@@ -240,15 +240,13 @@ def convert(
         prepared = [_prepare(open_input(each, request, stack), wishes) for each in inputs]
         output = _make_output(prepared, wishes)
         writer.write(output)
-    return _report(prepared[0], output, wishes)
+    return _make_report(prepared[0], output, wishes)
 
 
-def _titles(able: Callable[[Writer], Any]) -> str:
+def _list_titles(able: Callable[[Writer], Any]) -> str:
     """Return the titles of the formats whose writer can do something."""
-    titles = [
-        each.title for each in written_formats().values() if each.writer and able(each.writer)
-    ]
-    return " or ".join(titles)
+    formats = get_written_formats().values()
+    return " or ".join(each.title for each in formats if each.writer and able(each.writer))
 
 
 def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
@@ -257,7 +255,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     if source.has_only_ngrams and ("subwords" not in holds or wishes.subwords != "keep"):
         raise ValueError(
             "a floret table holds no words, only rows for n-grams; it can only become a "
-            f"{_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
+            f"{_list_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
@@ -293,21 +291,16 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
 
 def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     """Return what is written: the first input, or all inputs as time steps."""
-    first = prepared[0] if prepared else None
-    steps: Sequence[Matrix] = ()
-    if first is None or wishes.writer.over_time:
-        words, steps = align(
-            [each.chosen for each in prepared], [each.vectors for each in prepared]
-        )
-        vectors = steps[0]
-    else:
-        words = None if first.chosen is None else first.chosen.words
-        vectors = first.vectors
+    chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
+    words = chosen[0].words if chosen and chosen[0] is not None else None
+    steps: Sequence[Matrix] = vectors
+    if wishes.writer.over_time:
+        words, steps = align(chosen, vectors)
     source = prepared[0].source
     output = Output(
         path=wishes.path,
         words=words,
-        vectors=vectors,
+        vectors=steps[0],
         steps=steps,
         metadata=source.metadata if wishes.metadata is None else wishes.metadata,
         compression=wishes.compression,
@@ -316,13 +309,13 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
         progress=wishes.progress,
     )
     if "norms" in wishes.writer.holds:
-        output = replace(output, norms=_norms(prepared[0]))
+        output = replace(output, norms=_choose_norms(prepared[0]))
     if "subwords" in wishes.writer.holds:
         output = _add_subwords(output, prepared[0], wishes)
     return output
 
 
-def _norms(prepared: _Prepared) -> npt.ArrayLike | None:
+def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
     """Return the norms to store: measured while rows are scaled, or as in the input."""
     norms, chosen = prepared.source.norms, prepared.chosen
     if prepared.vectors.lengths is not None:
@@ -375,10 +368,10 @@ def _select_codes(matrix: ProductMatrix, rows: npt.NDArray[np.int64]) -> Quantiz
     )
 
 
-def _report(prepared: _Prepared, output: Output, wishes: _Wishes) -> ConversionReport:
+def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> ConversionReport:
     source, chosen, writer = prepared.source, prepared.chosen, wishes.writer
     n_uncommon = len(prepared.vectors) - len(output.vectors)  # words that other inputs lack
-    has_words_beside = writer.words_beside and output.words is not None
+    beside = writer.words_beside and output.words is not None
     return ConversionReport(
         path=wishes.path,
         input_format=source.format,
@@ -390,12 +383,12 @@ def _report(prepared: _Prepared, output: Output, wishes: _Wishes) -> ConversionR
         n_dropped=n_uncommon + (0 if chosen is None else chosen.n_dropped),
         n_missing=0 if chosen is None else chosen.n_missing,
         lengths=prepared.lengths,
-        left_out=_left_out(prepared, output, writer),
-        words_path=words_beside(wishes.path) if has_words_beside else None,
+        left_out=_find_left_out(prepared, output, writer),
+        words_path=words_beside(wishes.path) if beside else None,
     )
 
 
-def _left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple[str, ...]:
+def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple[str, ...]:
     """Return the parts of the input that the output lacks."""
     source = prepared.source
     restored = prepared.lengths == "original"

@@ -23,7 +23,7 @@ from embmap.formats.text.format import GZIP, FloretFormat, GloveFormat, Word2Vec
 from embmap.formats.word2vec.format import Word2VecFormat
 from embmap.io.mapping import ByteSource
 
-__all__ = ["FORMATS", "file_formats", "recognize", "written_formats"]
+__all__ = ["FORMATS", "get_file_formats", "get_written_formats", "recognize"]
 
 FORMATS: dict[str, Format] = {
     format.name: format
@@ -47,12 +47,12 @@ FORMATS: dict[str, Format] = {
 F = TypeVar("F", bound=Format)
 
 
-def file_formats() -> dict[str, FileFormat]:
+def get_file_formats() -> dict[str, FileFormat]:
     """Return the formats that :func:`embmap.open` opens, by name."""
     return {name: each for name, each in FORMATS.items() if isinstance(each, FileFormat)}
 
 
-def written_formats() -> dict[str, Format]:
+def get_written_formats() -> dict[str, Format]:
     """Return the formats that a conversion writes, by name."""
     return {name: each for name, each in FORMATS.items() if each.writer is not None}
 

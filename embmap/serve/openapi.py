@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from embmap.formats.registry import file_formats
+from embmap.formats.registry import get_file_formats
 from embmap.serve.representations import ARROW, JSON, NPY
 from embmap.serve.settings import Limits
 
@@ -191,7 +191,7 @@ def _models() -> dict[str, Any]:
         {
             "name": _STRING,
             "available": _BOOLEAN,
-            "format": {"enum": list(file_formats())},
+            "format": {"enum": list(get_file_formats())},
             "dim": _INTEGER,
             "dtype": _STRING,
             "count": _INTEGER,

@@ -11,7 +11,7 @@ import embmap
 from embmap import conversion
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.format import FileFormat, Writer
-from embmap.formats.registry import FORMATS, file_formats, recognize, written_formats
+from embmap.formats.registry import FORMATS, get_file_formats, get_written_formats, recognize
 from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
 from embmap.vectors.matrix import dense_matrix
@@ -36,7 +36,7 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", written_formats())
+@pytest.mark.parametrize("name", get_written_formats())
 def test_what_a_format_writes_it_recognizes_and_reads(written, tmp_path, name):
     format = FORMATS[name]
     report = written(name, tmp_path / "a", output_format=name, normalize=False)
@@ -49,7 +49,7 @@ def test_what_a_format_writes_it_recognizes_and_reads(written, tmp_path, name):
     assert words == WORDS
 
 
-@pytest.mark.parametrize("name", file_formats())
+@pytest.mark.parametrize("name", get_file_formats())
 def test_a_format_that_is_opened_takes_its_dialects_and_no_other(written, tmp_path, name):
     format = FORMATS[name]
     written(name, tmp_path / "a", output_format=name)
@@ -74,11 +74,11 @@ def test_names_and_extensions_belong_to_one_format():
     extensions = [extension for each in FORMATS.values() for extension in each.extensions]
     assert len(set(names)) == len(names)
     assert len(set(extensions)) == len(extensions)
-    assert all(each.extensions for each in written_formats().values())
+    assert all(each.extensions for each in get_written_formats().values())
     assert list(FORMATS) == [each.name for each in FORMATS.values()]
 
 
-@pytest.mark.parametrize("name", written_formats())
+@pytest.mark.parametrize("name", get_written_formats())
 def test_a_dtype_that_a_format_does_not_hold_is_refused(written, tmp_path, name):
     with pytest.raises(ValueError, match=f"dtype must be {FORMATS[name].writer.dtypes[0]}"):
         written(name, tmp_path / "a", output_format=name, dtype="int32")
@@ -86,12 +86,12 @@ def test_a_dtype_that_a_format_does_not_hold_is_refused(written, tmp_path, name)
 
 def test_formats_are_listed_wherever_users_choose_one():
     assert set(conversion.INPUT_FORMATS) == set(FORMATS)
-    assert set(conversion.OUTPUT_FORMATS) == set(written_formats())
+    assert set(conversion.OUTPUT_FORMATS) == set(get_written_formats())
     parameters = embmap.convert.__doc__
     for format in FORMATS.values():
         for name in (format.name, *format.aliases):
             assert f'"{name}"' in parameters
-    for name in file_formats():
+    for name in get_file_formats():
         assert f'"{name}"' in embmap.open.__doc__
 
 
@@ -113,7 +113,7 @@ def test_the_server_describes_the_formats_that_are_opened():
 
     listed = description(Limits())["paths"]["/v1/models"]["get"]["responses"]["200"]["content"]
     model = listed["application/json"]["schema"]["properties"]["models"]["items"]
-    assert model["properties"]["format"]["enum"] == list(file_formats())
+    assert model["properties"]["format"]["enum"] == list(get_file_formats())
 
 
 class ToyFile(EmbeddingFile):
