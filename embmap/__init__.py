@@ -1,6 +1,6 @@
 """embmap: embedding files, memory-mapped.
 
-``embmap.open`` parses a header and hands out lazy views: a vector costs one page of the file.
+``embmap.open`` parses a header and returns lazy views: a vector costs one page of the file.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what a look-up does not need when it is first asked for."""
+    """Import conversion and client, which opening does not need, when they are first used."""
     if name in ("ConversionReport", "convert"):
         from embmap import conversion
 
@@ -77,5 +77,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the lazy names as well."""
+    """Return all names, lazy imports included."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""CVC files by their public name: ``embmap.cvc.write``, ``write_columns``."""
+"""The public names for CVC files: ``write``, ``write_columns`` and the classes."""
 
 from embmap.formats.cvc import Chunk, CvcFile, Section, write, write_columns
 

@@ -1,4 +1,4 @@
-"""DWE files by their public name: ``embmap.dwe.write``, ``embmap.dwe.quantize``."""
+"""The public names for DWE files: ``write``, ``quantize`` and the classes."""
 
 from embmap.formats.dwe import DweFile, Timestep, TimestepFile, quantize, write
 

@@ -1,4 +1,4 @@
-"""EMBD files by their public name: ``embmap.embd.write``, ``from_safetensors``."""
+"""The public names for EMBD files: ``write``, ``from_safetensors`` and the class."""
 
 from embmap.formats.embd import EmbdFile, from_safetensors, write
 

@@ -1,4 +1,4 @@
-"""Finalfusion files by their public name: ``embmap.finalfusion.write`` and what goes with it."""
+"""The public names for finalfusion files: ``write``, ``quantize`` and the classes."""
 
 from embmap.formats.finalfusion import FinalfusionFile, Quantized, write
 from embmap.vectors.quantizer import quantize

@@ -1,48 +1,20 @@
-"""``embmap.open``: a file of any format, recognised by what it holds and never by its name."""
+"""``embmap.open``: a file of any format, recognised by its bytes and never by its name."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from embmap.embedding_file import EmbeddingFile
-from embmap.errors import FormatError
-from embmap.formats.cvc.file import CvcFile
-from embmap.formats.cvc.layout import MAGIC as CVC_MAGIC
-from embmap.formats.dwe.file import DweFile
-from embmap.formats.dwe.layout import MAGIC as DWE_MAGIC
-from embmap.formats.embd.file import EmbdFile
-from embmap.formats.embd.layout import MAGIC as EMBD_MAGIC
-from embmap.formats.finalfusion.file import FinalfusionFile
-from embmap.formats.finalfusion.layout import MAGIC, looks_bare
+from embmap.formats.registry import get_file_formats, recognize
 from embmap.io.backends import open_mapped
-from embmap.io.mapping import Access, Backend, ByteSource
+from embmap.io.mapping import Access, Backend
 from embmap.words.index_source import IndexChoice
 
 __all__ = ["open"]
-
-Opener = Callable[[ByteSource, str | None, IndexChoice, Any], EmbeddingFile]
-FORMATS: dict[str, tuple[Callable[[ByteSource], bool], Opener]] = {
-    "finalfusion": (
-        lambda file: file.read(0, min(4, file.nbytes)) == MAGIC or looks_bare(file),
-        FinalfusionFile,
-    ),
-    "embd": (
-        lambda file: file.read(0, min(4, file.nbytes)) == EMBD_MAGIC,
-        EmbdFile,
-    ),
-    "cvc": (
-        lambda file: file.read(0, min(4, file.nbytes)) == CVC_MAGIC,
-        CvcFile,
-    ),
-    "dwe": (
-        lambda file: file.read(0, min(4, file.nbytes)) == DWE_MAGIC,
-        DweFile,
-    ),
-}
 
 
 def open(
@@ -62,22 +34,23 @@ def open(
     path : path-like
         The file.
     format : {"finalfusion", "embd", "cvc", "dwe"}, optional
-        Its format; by default the bytes decide, and never the name.
+        Its format. By default, it is recognised by the bytes of the file.
     layout : str, optional
-        A dialect of the format, where the bytes allow two.
+        The dialect of the format, for files that could be of several.
     backend : {"mmap", "read", "cached"}
-        Map the file; or read the parts that are asked for: the same bytes as copies, for network
-        disks and for files that may be truncated by others; or read them only as far as the system
-        has them in memory (on Linux), for event loops: for the rest the BlockingIOError is raised
-        whose ``load()`` reads it, which a thread does before the loop asks again.
+        "mmap" maps the file. "read" copies the bytes that are needed, which suits network disks
+        and files that others may truncate. "cached" copies them only if the system has them in
+        memory (on Linux), which suits event loops. It raises a BlockingIOError for all others; a
+        thread calls ``load()`` of that error before the loop tries again.
     access : {"normal", "random", "sequential", "willneed"}
-        How it will be read: advice to the operating system.
+        How the file will be read: advice to the operating system.
     index : {"auto", "memory", "require"} or path-like
-        "auto" uses FILE.embx if it matches and else builds an index in memory once it pays;
-        "memory" does not look for one; "require" and a path insist on it. FILE.embx is read as the
-        file is; one that is named by its path is mapped.
+        "auto" uses FILE.embx if it matches, and otherwise builds an index in memory once that
+        pays. "memory" never uses FILE.embx. "require" raises an error if FILE.embx does not match,
+        and so does a path, which names another index. FILE.embx is read in the same way as the
+        file; an index named by its path is mapped.
     vocab : path-like or sequence of str, optional
-        Words for a file that carries none: a text file with one word per line, or the words.
+        Words for a file that carries no words: a text file with one word per line, or the words.
 
     Returns
     -------
@@ -87,27 +60,28 @@ def open(
     Raises
     ------
     OSError
-        When the file cannot be opened.
+        If the file cannot be opened.
     FormatError
-        When it is damaged or of no known format.
+        If the file is damaged or of no known format.
     StaleIndexError
-        When an index is insisted on and does not match.
+        If an index is required and does not match.
     ValueError
-        For an argument that is not one of the choices.
+        If an argument is not one of its choices.
     """
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
-    # Relative paths mean what they mean now, wherever the process goes later.
+    formats = get_file_formats()
+    if format is not None and format not in formats:
+        raise ValueError(f"format must be one of {', '.join(formats)}, not {format!r}")
+    # A relative path keeps its meaning if the process changes its folder.
     if index not in ("auto", "memory", "require"):
         index = Path(os.fsdecode(index)).absolute()
     if isinstance(vocab, str | os.PathLike):
         vocab = Path(vocab).absolute()
-    file = open_mapped(path, backend=backend, access=access)
-    name = format or recognize(file)
-    opened = FORMATS[name][1](file, layout, index, vocab)
-    opened._reopen = partial(
+    data = open_mapped(path, backend=backend, access=access)
+    chosen = formats[format] if format else recognize(data, formats.values())
+    file = chosen.open(data, layout, index, vocab)
+    file._reopen = partial(
         open,
-        cast(Path, file.path),
+        cast(Path, data.path),
         format=format,
         layout=layout,
         backend=backend,
@@ -115,21 +89,4 @@ def open(
         index=index,
         vocab=vocab,
     )
-    return opened
-
-
-def recognize(file: ByteSource) -> str:
-    """Return the format of a file from its content."""
-    if file.nbytes == 0:
-        raise FormatError("the file is empty", path=file.path)
-    for name, (recognizes, _) in FORMATS.items():
-        if recognizes(file):
-            return name
-    start = file.read(0, min(8, file.nbytes))
-    raise FormatError(
-        f"not a file of a known format ({', '.join(FORMATS)})",
-        path=file.path,
-        offset=0,
-        field="magic",
-        found=start,
-    )
+    return file

@@ -5,16 +5,17 @@ import pytest
 
 import embmap
 from embmap.client.matrix import RemoteMatrix
-from embmap.conversion.rows import ArrayMatrix, Converted, Selected, Stacked
-from embmap.conversion.text import TextMatrix
-from embmap.conversion.word2vec import Word2VecMatrix
+from embmap.conversion.rows import Converted
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
+from embmap.formats.text.reader import TextMatrix
+from embmap.formats.word2vec.reader import Word2VecMatrix
 from embmap.io.backends import open_mapped
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
+from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
 
 N, DIM, STEPS = 53, 6, 3
 RNG = np.random.default_rng(8)
@@ -76,10 +77,10 @@ def read_by_converting(path):
     """The matrix that a conversion reads an input through."""
     from contextlib import ExitStack
 
-    from embmap.conversion.source import Request, open_source
+    from embmap.conversion.inputs import Request, open_input
 
     with ExitStack() as stack:
-        return open_source(path, Request(folder=path.parent), stack).vectors
+        return open_input(path, Request(folder=path.parent), stack).vectors
 
 
 def remote(shape_of):

@@ -19,7 +19,13 @@ ORDER = [
     ["search"],
     ["embeddings", "indexing"],
     ["embedding_file"],
-    ["formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc"],
+    ["formats.format"],
+    [
+        *("formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc", "formats.word2vec"),
+        *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),
+        "formats.gensim",
+    ],
+    ["formats.registry"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
     ["conversion"],
     ["client"],
@@ -85,7 +91,7 @@ def test_a_room_imports_only_from_rooms_below_it(name, path):
         ("embmap.io.mapping", "import embmap.codecs.half"),
         ("embmap.formats.cvc.file", "from embmap.formats.dwe.file import DweFile"),
         ("embmap.search.similarity", "from embmap import embedding_file"),
-        ("embmap.conversion.source", "def f():\n    from embmap import convert"),
+        ("embmap.conversion.inputs", "def f():\n    from embmap import convert"),
     ],
 )
 def test_an_import_that_is_turned_round_is_noticed(module, source):

@@ -1,79 +1,69 @@
-"""What callers say, made definite: formats by name and extension, words and metadata from files."""
+"""The arguments of a conversion: formats by name and extension, words and metadata from files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embmap.conversion.targets import TARGETS
+from embmap.formats.format import Format
+from embmap.formats.registry import get_written_formats
 from embmap.words.given import Words, read_words
 
 __all__ = [
-    "OUTPUT_FORMATS",
-    "absolute",
-    "given_metadata",
-    "known_format",
-    "listed_words",
-    "output_format_of",
+    "choose_output_format",
+    "find_format",
+    "list_words",
+    "make_absolute",
+    "read_metadata",
 ]
 
-OUTPUT_FORMATS = (*TARGETS, "dwe")
-_ALIASES = {"text": "glove", "textdims": "word2vec-text"}
-_EXTENSIONS = {
-    ".fifu": "finalfusion",
-    ".weights": "embd",
-    ".embd": "embd",
-    ".cvc": "cvc",
-    ".dwe": "dwe",
-    ".bin": "word2vec",
-    ".vec": "word2vec-text",
-    ".txt": "glove",
-    ".npy": "npy",
-    ".safetensors": "safetensors",
-}
 
-
-def known_format(format: str | None, known: Sequence[str], what: str) -> str | None:
-    """Return a format by its name."""
+def find_format(format: str | None, formats: Mapping[str, Format], argument: str) -> Format | None:
+    """Return a format by its name or an alias; None for None."""
     if format is None:
         return None
-    name = _ALIASES.get(format, format)
-    if name not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, not {format!r}")
-    return name
+    for each in formats.values():
+        if format == each.name or format in each.aliases:
+            return each
+    raise ValueError(f"{argument} must be one of {', '.join(formats)}, not {format!r}")
 
 
-def output_format_of(path: Path, format: str | None) -> str:
-    """Return the format that a file is to be written in."""
-    name = known_format(format, OUTPUT_FORMATS, "output_format")
-    if name is None:
-        name = _EXTENSIONS.get(path.suffix.lower())
-    if name is None:
-        raise ValueError(
-            f"{path}: no format has the extension {path.suffix!r}; name one with output_format: "
-            f"{', '.join(OUTPUT_FORMATS)}"
-        )
-    return name
+def choose_output_format(path: Path, format: str | None) -> Format:
+    """Return the format to write: by its name, else by the extension of the path."""
+    formats = get_written_formats()
+    named = find_format(format, formats, "output_format")
+    if named is not None:
+        return named
+    for each in formats.values():
+        if path.suffix.lower() in each.extensions:
+            return each
+    raise ValueError(
+        f"{path}: no format has the extension {path.suffix!r}; name one with output_format: "
+        f"{', '.join(formats)}"
+    )
 
 
-def absolute(words: Words | None) -> Words | None:
-    """Return the path of words as it is now, wherever the process goes later."""
+def make_absolute(words: Words | None) -> Words | None:
+    """Return words with their path made absolute, if they are a path.
+
+    A relative path then keeps its meaning if the process changes its folder.
+    """
     return Path(os.fsdecode(words)).absolute() if isinstance(words, str | os.PathLike) else words
 
 
-def listed_words(words: Words) -> list[str]:
-    """Return the words to select."""
+def list_words(words: Words) -> list[str]:
+    """Return the words to select: from a text file with one word per line, or as given."""
     if not isinstance(words, str | os.PathLike):
         return list(words)
     return list(filter(None, read_words(words)))
 
 
-def given_metadata(
+def read_metadata(
     metadata: str | os.PathLike[str] | Mapping[str, Any] | None,
 ) -> str | Mapping[str, Any] | None:
-    """Return the metadata that the caller gives."""
+    """Return the metadata to write: the text of a file, or the values as given."""
     if not isinstance(metadata, str | os.PathLike):
         return metadata
     data = Path(os.fsdecode(metadata)).read_bytes()

@@ -1,9 +1,9 @@
-"""``embmap.convert``: from any format that is read to any that is written."""
+"""``embmap.convert``: from any format that is read to any format that is written."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,40 +13,42 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.conversion.arguments import (
-    absolute,
-    given_metadata,
-    known_format,
-    listed_words,
-    output_format_of,
+    choose_output_format,
+    find_format,
+    list_words,
+    make_absolute,
+    read_metadata,
 )
-from embmap.conversion.explicit import explicit
-from embmap.conversion.over_time import write_steps
+from embmap.conversion.explicit import make_explicit
+from embmap.conversion.inputs import open_input
+from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
-from embmap.conversion.rows import Converted, Lengths, Selected, Stacked
-from embmap.conversion.source import INPUT_FORMATS, Request, Source, open_source
-from embmap.conversion.targets import TARGETS, Output, Target
+from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
+from embmap.formats.format import Format, Input, Output, Request, Writer
+from embmap.formats.registry import FORMATS, get_written_formats
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.product import Quantized
+from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.quantizer import quantize as quantize_rows
+from embmap.vectors.streamed import Selected, Stacked
 from embmap.words.beside import digests_beside, words_beside
 from embmap.words.given import Words
 
 __all__ = ["convert"]
 
 _SUBWORDS = ("keep", "explicit", "none")
-_CACHE_NBYTES = 32 << 20  # of what DWE inputs keep decoded, all together
+_CACHE_NBYTES = 32 << 20  # decoded bytes that all inputs together may keep
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Wishes:
-    """What the caller wants of the output."""
+    """The arguments of :func:`convert` that concern the output."""
 
     path: Path
-    format: str
-    target: Target
+    format: Format
+    writer: Writer
     dtype: np.dtype[Any] | None
     normalize: bool | None
     lossy: bool
@@ -56,8 +58,19 @@ class _Wishes:
     compression: str | None
     quantize: int | None
     opq: bool
-    layout: str | None
+    bits: int
+    dialect: str | None
     progress: Progress | None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An input, the words of it that are converted, their rows, and which lengths these have."""
+
+    source: Input
+    chosen: Chosen | None
+    vectors: Converted
+    lengths: str
 
 
 def convert(
@@ -86,16 +99,16 @@ def convert(
 ) -> ConversionReport:
     """Convert an embedding file to another format.
 
-    Vectors are streamed: a conversion takes at most 150 MB of memory beyond the words, whatever
-    number of vectors there is. The output appears under its name only once it is whole, in place
-    of what was there.
+    Vectors are streamed: beyond the words, a conversion takes at most 150 MB of memory for any
+    number of vectors. The output gets its name only once it is complete; it then replaces an older
+    file.
 
     Parameters
     ----------
     src : path-like or sequence of path-like
-        The file to read; several become the time steps of a DWE file.
+        The file to read. Several files become the time steps of a DWE file.
     dst : path-like
-        The file to create or replace; none of those that are read.
+        The file to create or replace. It must not be one of the files that are read.
     input_format : str, optional
         "finalfusion", "embd", "cvc", "dwe", "word2vec" (binary), "word2vec-text" (or "textdims"),
         "glove" (or "text"), "floret", "fasttext", "npy", "npz", "safetensors" or "gensim"; by
@@ -104,230 +117,235 @@ def convert(
         "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy" or
         "safetensors"; by default the extension decides.
     dtype : dtype-like, optional
-        Type of the numbers written, where the format has a choice. With it, quantized vectors are
-        decoded.
+        Dtype of the numbers written, if the format has a choice. If it is given, quantized vectors
+        are decoded.
     normalize : bool, optional
-        True scales rows to unit length; False gives them the lengths they had before a finalfusion
-        file stored them with norms. By default rows stay what they are in the input, except that
-        finalfusion files are made of unit rows and norms.
+        True scales rows to unit length. False multiplies them by the norms of a finalfusion file,
+        which gives them back their original lengths. By default, rows stay as they are in the
+        input, but a finalfusion file made from another format gets rows of unit length and norms.
     lossy : bool
-        Put U+FFFD in place of bytes that are not UTF-8, and leave out words that the output cannot
-        hold, instead of raising.
+        Replace bytes that are not UTF-8 with U+FFFD, and leave out words that the output cannot
+        hold, instead of raising an error.
     limit : int, optional
-        Convert no more than the first words of the input.
+        Convert only this many words, the first of the input.
     words : path-like or sequence of str, optional
-        Convert these words alone: a text file with one word per line, or the words. They keep the
+        Convert only these words: a text file with one word per line, or the words. They keep the
         order of the input.
     metadata : path-like or mapping, optional
-        A TOML file, or values, in place of the metadata of the input.
+        A TOML file or values to write in place of the metadata of the input.
     vocab : path-like or sequence of str, optional
-        Words for an input that carries none. Without it, ``INPUT.words.txt`` beside the input is
-        taken if it is there; it is refused if it was written with other vectors.
+        Words for an input that carries no words. By default, they are read from
+        ``INPUT.words.txt`` beside the input if it exists; it is refused if it was written with
+        other vectors.
     tensor : str, optional
-        Which tensor, array or column of the input holds the vectors.
+        The tensor, array or column of the input that holds the vectors.
     timestep : int, optional
-        Which step of a DWE file; -1 is the last.
+        The time step of a DWE file to convert; -1 is the last.
     layout : str, optional
-        The dialect that the input is read as.
+        The dialect to read the input as.
     output_layout : str, optional
-        The dialect that is written: "flat" of EMBD, "stream" of DWE, the version of CVC.
+        The dialect to write: "spec" or "flat" for EMBD, "blocks" or "stream" for DWE, the version
+        for CVC.
     subwords : {"keep", "explicit", "none"}
-        What becomes of subwords in a finalfusion file: buckets may be replaced by the n-grams of
-        the vocabulary.
+        Whether a finalfusion file keeps the subwords of the input, replaces buckets with the
+        n-grams of the vocabulary, or gets no subwords.
     compression : {"fp16", "int8", "lossless"}, optional
-        How vectors of CVC files are stored.
+        How a CVC file stores vectors; "fp16" by default.
     quantize : int, optional
-        Product-quantize the rows of a finalfusion file, this many bytes each; divides their length.
+        Product-quantize the rows of a finalfusion file to this many bytes each. It must divide the
+        length of a vector.
     opq : bool
-        Learn a rotation for it first, which loses less.
+        Learn a rotation before quantizing, which loses less.
     bits : int
-        Bits of a number in a DWE file.
+        Bits of a number in a DWE file, 2 to 16.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
 
     Returns
     -------
     ConversionReport
-        What was written and what was left out.
+        The sizes of the output, and what was left out.
 
     Raises
     ------
     EmbmapError
-        When the input is damaged, of no known format, or holds words that the output cannot; when
-        the words beside it were written with other vectors.
+        If the input is damaged, of no known format, or has words that the output cannot hold, or
+        if the words beside it were written with other vectors.
     ValueError
-        When arguments do not fit each other or the formats.
+        If arguments do not fit each other or the formats.
     OSError
-        When a file cannot be read or written.
+        If a file cannot be read or written.
     """
     sources = [src] if isinstance(src, str | os.PathLike) else list(src)
     inputs = [Path(os.fsdecode(path)) for path in sources]
     path = Path(os.fsdecode(dst))
-    name = output_format_of(path, output_format)
-    target = TARGETS.get(name, TARGETS["npy"])
-    kind = known_format(input_format, INPUT_FORMATS, "input_format")
+    target = choose_output_format(path, output_format)
+    writer = cast(Writer, target.writer)
+    source_format = find_format(input_format, FORMATS, "input_format")
     if limit is not None and limit < 0:
-        raise ValueError(f"limit cannot be {limit}")
+        raise ValueError(f"limit must be at least 0, not {limit}")
     if subwords not in _SUBWORDS:
         raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
-    if (quantize is not None or opq) and name != "finalfusion":
-        raise ValueError(f"quantize is for finalfusion files, not for {name}")
+    if (quantize is not None or opq) and "quantization" not in writer.holds:
+        able = _list_titles(lambda each: "quantization" in each.holds)
+        raise ValueError(f"quantize is for {able} files, not for {target.title}")
     if opq and quantize is None:
-        raise ValueError("opq goes with quantize: say how many bytes a row shall have")
-    if compression is not None and name != "cvc":
-        raise ValueError(f"compression is for CVC files, not for {name}")
+        raise ValueError("opq goes with quantize, which must be the number of bytes of a row")
+    if compression is not None and not writer.compressions:
+        able = _list_titles(lambda each: each.compressions)
+        raise ValueError(f"compression is for {able} files, not for {target.title}")
+    if compression is not None and compression not in writer.compressions:
+        choices = ", ".join(writer.compressions)
+        raise ValueError(f"compression must be one of {choices}, not {compression!r}")
+    if len(inputs) != 1 and not writer.over_time:
+        able = _list_titles(lambda each: each.over_time)
+        raise ValueError(
+            f"several inputs are the time steps of {able} files; {target.title} takes one, "
+            f"not {len(inputs)}"
+        )
     given = [words, vocab, metadata]
     read = [*inputs, *(Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike))]
-    beside = [words_beside(path), digests_beside(path)] if target.beside else []
+    beside = [words_beside(path), digests_beside(path)] if writer.words_beside else []
     refuse_overwriting([path, *beside], read)
     request = Request(
-        kind,
-        layout,
-        absolute(vocab),
-        tensor,
-        timestep,
-        limit,
-        None if dtype is None else np.dtype(dtype),
-        progress,
-        path.absolute().parent,
-        _CACHE_NBYTES // max(len(inputs), 1),
+        format=None if source_format is None else source_format.name,
+        dialect=layout,
+        vocab=make_absolute(vocab),
+        tensor=tensor,
+        timestep=timestep,
+        limit=limit,
+        dtype=None if dtype is None else np.dtype(dtype),
+        progress=progress,
+        folder=path.absolute().parent,
+        cache_nbytes=_CACHE_NBYTES // max(len(inputs), 1),
     )
     wishes = _Wishes(
-        path,
-        name,
-        target,
-        request.dtype,
-        normalize,
-        lossy,
-        None if words is None else listed_words(words),
-        given_metadata(metadata),
-        subwords,
-        compression,
-        quantize,
-        opq,
-        output_layout,
-        progress,
+        path=path,
+        format=target,
+        writer=writer,
+        dtype=request.dtype,
+        normalize=normalize,
+        lossy=lossy,
+        wanted=None if words is None else list_words(words),
+        metadata=read_metadata(metadata),
+        subwords=subwords,
+        compression=compression,
+        quantize=quantize,
+        opq=opq,
+        bits=bits,
+        dialect=output_layout,
+        progress=progress,
     )
     with ExitStack() as stack:
-        if name == "dwe":
-            opened = [open_source(item, request, stack) for item in inputs]
-            prepared = [_prepared(item, wishes) for item in opened]
-            steps = [(chosen, vectors) for chosen, vectors, _ in prepared]
-            n_words, n_dropped = write_steps(
-                path, steps, bits=bits, layout=output_layout or "blocks", progress=progress
-            )
-            first = prepared[0][0]
-            return ConversionReport(
-                path,
-                opened[0].format,
-                name,
-                n_words,
-                opened[0].vectors.shape[1],
-                "int16",
-                0 if first is None else first.n_duplicates,
-                n_dropped + (0 if first is None else first.n_dropped),
-                0 if first is None else first.n_missing,
-                prepared[0][2],
-                (),
-                None if first is None else words_beside(path),
-            )
-        if len(inputs) != 1:
-            raise ValueError(f"several inputs are time steps of a DWE file, not of {name}")
-        return _convert(open_source(inputs[0], request, stack), wishes)
+        prepared = [_prepare(open_input(each, request, stack), wishes) for each in inputs]
+        output = _make_output(prepared, wishes)
+        writer.write(output)
+    return _make_report(prepared[0], output, wishes)
 
 
-def _prepared(source: Source, wishes: _Wishes) -> tuple[Chosen | None, Converted, str]:
-    """Return the words of an input to be converted, their rows, and what became of lengths."""
+def _list_titles(able: Callable[[Writer], Any]) -> str:
+    """Return the titles of the formats whose writer can do something."""
+    formats = get_written_formats().values()
+    return " or ".join(each.title for each in formats if each.writer and able(each.writer))
+
+
+def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
+    """Choose the words of an input to be converted, and scale and cast their rows."""
+    holds = wishes.writer.holds
+    if source.has_only_ngrams and ("subwords" not in holds or wishes.subwords != "keep"):
+        raise ValueError(
+            "a floret table holds no words, only rows for n-grams; it can only become a "
+            f"{_list_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
+        )
     chosen = None
     vectors, norms = source.vectors, source.norms
     if source.words is not None:
         chosen = choose(
-            source.words, wanted=wishes.wanted, refuse=wishes.target.refuse, lossy=wishes.lossy
+            source.words, wanted=wishes.wanted, refuse=wishes.writer.refuse, lossy=wishes.lossy
         )
         if len(chosen.rows) != len(vectors):
             vectors = Selected(vectors, chosen.rows)
             norms = None if norms is None else Selected(norms, chosen.rows)
     elif wishes.wanted is not None:
         raise ValueError("the input has no words to choose from; give it a vocab")
-    elif wishes.target.needs_words and not _is_floret(source):
+    elif wishes.writer.needs_words and not source.has_only_ngrams:
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
-    dtype = wishes.target.dtype(vectors.dtype, wishes.dtype)
-    finalfusion = wishes.format == "finalfusion"
     unit = wishes.normalize
-    if unit is None:
-        unit = finalfusion and source.format not in ("finalfusion", "floret")
+    if unit is None:  # files of one format have the lengths that it prescribes
+        unit = (
+            "norms" in holds and source.format != wishes.format.name and not source.has_only_ngrams
+        )
     original = wishes.normalize is False and norms is not None
-    lengths = Lengths(len(vectors)) if unit and finalfusion else None
+    lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
     converted = Converted(
         vectors,
-        dtype,
+        wishes.writer.choose_dtype(vectors.dtype, wishes.dtype),
         norms=norms if original or lengths is not None else None,
         unit=unit,
         lengths=lengths,
         progress=wishes.progress,
     )
-    return chosen, converted, "unit" if unit else "original" if original else "stored"
+    kind = "unit" if unit else "original" if original else "stored"
+    return _Prepared(source, chosen, converted, kind)
 
 
-def _convert(source: Source, wishes: _Wishes) -> ConversionReport:
-    if _is_floret(source) and (wishes.format != "finalfusion" or wishes.subwords != "keep"):
-        raise ValueError(
-            "a floret table holds no words, only rows for n-grams; it can become a finalfusion file"
-        )
-    chosen, vectors, lengths = _prepared(source, wishes)
-    metadata = source.metadata if wishes.metadata is None else wishes.metadata
+def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
+    """Return what is written: the first input, or all inputs as time steps."""
+    chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
+    words = chosen[0].words if chosen and chosen[0] is not None else None
+    steps: Sequence[Matrix] = vectors
+    if wishes.writer.over_time:
+        words, steps = align(chosen, vectors)
+    source = prepared[0].source
     output = Output(
-        wishes.path,
-        None if chosen is None else chosen.words,
-        vectors,
-        metadata=metadata,
+        path=wishes.path,
+        words=words,
+        vectors=steps[0],
+        steps=steps,
+        metadata=source.metadata if wishes.metadata is None else wishes.metadata,
         compression=wishes.compression,
-        layout=wishes.layout,
+        dialect=wishes.dialect,
+        bits=wishes.bits,
+        progress=wishes.progress,
     )
-    if wishes.format == "finalfusion":
-        output = _with_subwords(source, wishes, chosen, output, lengths)
-    wishes.target.write(output)
-    beside = wishes.target.beside and chosen is not None
-    return ConversionReport(
-        wishes.path,
-        source.format,
-        wishes.format,
-        len(vectors),
-        source.vectors.shape[1],
-        str(vectors.dtype),
-        *((chosen.n_duplicates, chosen.n_dropped, chosen.n_missing) if chosen else (0, 0, 0)),
-        lengths,
-        _left_out(source, wishes, output, lengths),
-        words_beside(wishes.path) if beside else None,
-    )
+    if "norms" in wishes.writer.holds:
+        output = replace(output, norms=_choose_norms(prepared[0]))
+    if "subwords" in wishes.writer.holds:
+        output = _add_subwords(output, prepared[0], wishes)
+    return output
 
 
-def _with_subwords(
-    source: Source, wishes: _Wishes, chosen: Chosen | None, output: Output, lengths: str
-) -> Output:
-    """Add what only finalfusion files hold: norms, subwords, quantized vectors."""
-    vectors = cast(Converted, output.vectors)
-    norms: Matrix | Lengths | None = vectors.lengths
-    if lengths == "stored" and source.norms is not None:
-        norms = source.norms
-        if chosen is not None and len(chosen.rows) != len(norms):
-            norms = Selected(source.norms, chosen.rows)
+def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
+    """Return the norms to store: measured while rows are scaled, or as in the input."""
+    norms, chosen = prepared.source.norms, prepared.chosen
+    if prepared.vectors.lengths is not None:
+        return prepared.vectors.lengths
+    if prepared.lengths != "stored" or norms is None:
+        return None
+    if chosen is not None and len(chosen.rows) != len(norms):
+        norms = Selected(norms, chosen.rows)
+    return np.asarray(norms)[:, 0]
+
+
+def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Output:
+    """Add subwords to an output, and quantized vectors."""
+    source, chosen, vectors = prepared.source, prepared.chosen, prepared.vectors
     indexer, buckets = source.subwords, source.buckets
     used = None
     if wishes.subwords == "none":
         indexer = buckets = None
     elif indexer is not None and wishes.subwords == "explicit" and indexer.kind != "explicit":
-        indexer, used = explicit(indexer, cast(Chosen, chosen).words)
+        indexer, used = make_explicit(indexer, cast(Chosen, chosen).words)
         buckets = Selected(cast(Matrix, buckets), used)
     quantized = None
-    if source.quantized is not None and lengths == "stored" and wishes.dtype is None:
+    if source.quantized is not None and prepared.lengths == "stored" and wishes.dtype is None:
         n_words = len(source.vectors) if source.words is None else len(source.words)
         rows = np.arange(n_words) if chosen is None else chosen.rows
         if buckets is not None:
-            first = len(source.quantized) - len(cast(Matrix, source.buckets))
+            start = len(source.quantized) - len(cast(Matrix, source.buckets))
             numbers = np.arange(len(buckets)) if used is None else used
-            rows = np.concatenate((rows, first + numbers))
-        quantized = _chosen_codes(source, rows)
+            rows = np.concatenate((rows, start + numbers))
+        quantized = _select_codes(source.quantized, rows)
     if buckets is not None:
         buckets = Converted(buckets, vectors.dtype)
     if wishes.quantize is not None:
@@ -336,11 +354,11 @@ def _with_subwords(
         quantized = quantize_rows(
             every, wishes.quantize, projection=projection, progress=wishes.progress
         )
-    return replace(output, norms=norms, subwords=indexer, buckets=buckets, quantized=quantized)
+    return replace(output, subwords=indexer, buckets=buckets, quantized=quantized)
 
 
-def _chosen_codes(source: Source, rows: npt.NDArray[np.int64]) -> Quantized:
-    matrix = cast(Any, source.quantized)
+def _select_codes(matrix: ProductMatrix, rows: npt.NDArray[np.int64]) -> Quantized:
+    """Return rows of a quantized matrix as they are stored."""
     norms = matrix.norms
     return Quantized(
         Selected(matrix.codes, rows),
@@ -350,18 +368,34 @@ def _chosen_codes(source: Source, rows: npt.NDArray[np.int64]) -> Quantized:
     )
 
 
-def _left_out(source: Source, wishes: _Wishes, output: Output, lengths: str) -> tuple[str, ...]:
-    left = []
-    if source.norms is not None and output.norms is None and lengths != "original":
-        left.append("norms")
-    if source.subwords is not None and output.subwords is None:
-        left.append("subwords")
-    if source.quantized is not None and output.quantized is None:
-        left.append("quantization")
-    if output.metadata and wishes.format in ("word2vec", "word2vec-text", "glove", "npy"):
-        left.append("metadata")
-    return tuple(left)
+def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> ConversionReport:
+    source, chosen, writer = prepared.source, prepared.chosen, wishes.writer
+    n_uncommon = len(prepared.vectors) - len(output.vectors)  # words that other inputs lack
+    beside = writer.words_beside and output.words is not None
+    return ConversionReport(
+        path=wishes.path,
+        input_format=source.format,
+        output_format=wishes.format.name,
+        n_words=len(output.vectors),
+        dim=source.vectors.shape[1],
+        dtype=writer.stored_dtype or str(prepared.vectors.dtype),
+        n_duplicates=0 if chosen is None else chosen.n_duplicates,
+        n_dropped=n_uncommon + (0 if chosen is None else chosen.n_dropped),
+        n_missing=0 if chosen is None else chosen.n_missing,
+        lengths=prepared.lengths,
+        left_out=_find_left_out(prepared, output, writer),
+        words_path=words_beside(wishes.path) if beside else None,
+    )
 
 
-def _is_floret(source: Source) -> bool:
-    return source.subwords is not None and source.subwords.kind == "floret"
+def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple[str, ...]:
+    """Return the parts of the input that the output lacks."""
+    source = prepared.source
+    restored = prepared.lengths == "original"
+    lacking = {
+        "norms": source.norms is not None and output.norms is None and not restored,
+        "subwords": source.subwords is not None and output.subwords is None,
+        "quantization": source.quantized is not None and output.quantized is None,
+        "metadata": bool(output.metadata) and "metadata" not in writer.holds,
+    }
+    return tuple(part for part, is_lacking in lacking.items() if is_lacking)

@@ -1,4 +1,4 @@
-"""What a conversion did."""
+"""The report of a conversion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["ConversionReport"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConversionReport:
     """What a conversion did.
 
@@ -17,27 +17,28 @@ class ConversionReport:
     path : pathlib.Path
         The file written.
     input_format, output_format : str
-        What was read and written.
+        The formats read and written.
     n_words : int
-        Words, or rows without words, in the output.
+        Number of words in the output, or of rows if it has no words.
     dim : int
-        Numbers of a vector.
+        Length of a vector.
     dtype : str
-        Type of a number in the output; of quantized vectors that of what they decode to.
+        Dtype of the numbers in the output; if it is quantized, the dtype of decoded vectors.
     n_duplicates : int
-        Words left out because they repeat; the first of them was taken.
+        Number of words left out because they repeat an earlier word.
     n_dropped : int
-        Words left out because the output cannot hold them, or of several inputs because not all of
-        them have the word.
+        Number of words left out because the output cannot hold them, or because not every one of
+        several inputs has them.
     n_missing : int
-        Words that were asked for and are not in the input.
+        Number of words that were asked for and are not in the input.
     lengths : str
-        "stored": rows are what they are in the input; "unit": scaled to unit length, with norms
-        where the format has them; "original": multiplied with the input's norms.
+        "stored": the rows are as in the input. "unit": they are scaled to unit length, and their
+        lengths are stored if the format has norms. "original": they are multiplied by the norms of
+        the input.
     left_out : tuple of str
-        What the input has and the output does not: "norms", "subwords", "metadata", "quantization".
+        Parts of the input that the output lacks: "norms", "subwords", "quantization", "metadata".
     words_path : pathlib.Path or None
-        The file with the words, where the format carries none.
+        The text file with the words, if the format carries none.
     """
 
     path: Path

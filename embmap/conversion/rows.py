@@ -1,9 +1,8 @@
-"""Matrices on the way from a file to another: chosen, stacked, scaled, cast, a block at a time."""
+"""Rows on the way from one file to another: scaled, cast, and measured, a block at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,104 +11,13 @@ import numpy.typing as npt
 from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
+from embmap.vectors.streamed import Streamed
 
-__all__ = ["ArrayMatrix", "Converted", "Lengths", "Selected", "Stacked", "Streamed"]
-
-
-class Streamed(Matrix):
-    """A matrix whose rows are made when a range of them is asked for."""
-
-    @property
-    def zero_copy(self) -> bool:
-        """Always False."""
-        return False
-
-    def row(self, i: int) -> npt.NDArray[Any]:
-        """Return one row."""
-        row: npt.NDArray[Any] = self._span(i, i + 1)[0]
-        return row
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        bounds = [0, *breaks.tolist(), rows.size]
-        for first, last in pairwise(bounds):
-            if last > first:
-                start = int(rows[first])
-                out[first:last] = self._span(start, start + last - first)
-
-    @property
-    def random_access(self) -> bool:
-        return False
-
-    def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        """Do nothing: rows are read in order anyway."""
-
-
-class ArrayMatrix(Streamed):
-    """An array of two dimensions as a matrix."""
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        rows, columns = array.shape
-        self.shape = (rows, columns)
-        self.dtype = array.dtype
-        self._array = array
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self._array[start:stop]
-
-    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        out[...] = self._array[rows]
-
-
-class Selected(Streamed):
-    """Some rows of a matrix."""
-
-    def __init__(self, matrix: Matrix, rows: range | npt.NDArray[np.int64]) -> None:
-        self.shape = (len(rows), matrix.shape[1])
-        self.dtype = matrix.dtype
-        self._matrix = matrix
-        self._rows = rows
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        rows = self._rows[start:stop]
-        n = len(rows)
-        if not n:
-            return self._matrix[:0]
-        first = int(rows[0])
-        if isinstance(rows, range) or (
-            int(rows[-1]) - first + 1 == n and (np.diff(rows) > 0).all()
-        ):
-            return self._matrix[first : first + n]
-        return self._matrix.take(rows)
-
-
-class Stacked(Streamed):
-    """The rows of one matrix, then those of another."""
-
-    def __init__(self, upper: Matrix, lower: Matrix) -> None:
-        self.shape = (len(upper) + len(lower), upper.shape[1])
-        self.dtype = upper.dtype
-        self._parts = upper, lower
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        upper, lower = self._parts
-        n = len(upper)
-        if stop <= n:
-            return upper[start:stop]
-        if start >= n:
-            return lower[start - n : stop - n]
-        return np.concatenate((upper[start:n], lower[: stop - n]))
-
-    def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the blocks of one matrix, then those of the other."""
-        upper, lower = self._parts
-        yield from upper.blocks(rows_per_block)
-        for start, block in lower.blocks(rows_per_block):
-            yield start + len(upper), block
+__all__ = ["Converted", "Lengths"]
 
 
 class Lengths:
-    """The lengths of rows, known once the rows have gone by."""
+    """The lengths of rows, which are complete once all rows have been written."""
 
     def __init__(self, n: int) -> None:
         self.values = np.zeros(n, np.float32)
@@ -117,12 +25,16 @@ class Lengths:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """Return them: shape (n,), float32."""
+        """Return the lengths: shape (n,), float32."""
         return np.array(self.values, dtype, copy=copy)
 
 
 class Converted(Streamed):
-    """Rows as the output wants them."""
+    """The rows of a matrix as the output stores them.
+
+    Rows are multiplied by `norms` if that is given and scaled to unit length if `unit` is true;
+    their lengths are then noted in `lengths`.
+    """
 
     def __init__(
         self,
@@ -143,7 +55,7 @@ class Converted(Streamed):
         self._progress = progress
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        # What is not finite stays so, in silence.
+        # Infinities and NaN pass through without a warning.
         with np.errstate(invalid="ignore", over="ignore"):
             block = self._matrix[start:stop]
             if self._unit:
@@ -161,7 +73,7 @@ class Converted(Streamed):
         if block.dtype == self.dtype:
             return block
         if self.dtype.kind in "iu" and block.dtype.kind not in "iu":
-            raise ValueError(f"{block.dtype} numbers cannot become {self.dtype} without loss")
+            raise ValueError(f"dtype must hold {block.dtype} without loss, not {self.dtype}")
         try:
             with np.errstate(over="raise", invalid="ignore"):
                 return block.astype(self.dtype)
@@ -172,7 +84,7 @@ class Converted(Streamed):
             ) from None
 
     def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Return the rows in blocks, reporting those that have been dealt with."""
+        """Return the rows in blocks and report progress after each."""
         for start, block in super().blocks(rows_per_block):
             yield start, block
             if self._progress is not None:

@@ -1,1 +1,1 @@
-"""The file formats: each a layout (bytes to offsets), a file (offsets to views) and a writer."""
+"""The formats: a folder and a class each, listed in :mod:`embmap.formats.registry`."""

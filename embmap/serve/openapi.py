@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from embmap.client.interface import ARROW, JSON, MISSING, MISSING_HEADER, MODELS, NPY
+from embmap.formats.registry import get_file_formats
 from embmap.search.queries import METRICS
 from embmap.serve.routes import COUNTS, DESCRIPTION, HEALTH, TASKS, paths_of
 from embmap.serve.settings import Limits
 
 __all__ = ["description"]
 
-FORMATS = ("finalfusion", "dwe", "embd", "cvc")
 _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
 
@@ -192,7 +192,7 @@ def _models() -> dict[str, Any]:
         {
             "name": _STRING,
             "available": _BOOLEAN,
-            "format": {"enum": list(FORMATS)},
+            "format": {"enum": list(get_file_formats())},
             "dim": _INTEGER,
             "dtype": _STRING,
             "count": _INTEGER,

@@ -116,7 +116,7 @@ def test_random_opcodes_end_in_errors(tmp_path):
 
 
 def test_a_pickle_holds_no_more_containers_than_the_largest_vocabulary(tmp_path, monkeypatch):
-    from embmap.conversion import pickled
+    from embmap.formats.gensim import pickled
 
     path = tmp_path / "a.kv"
     path.write_bytes(saved(more=pickle.dumps("x")[2:-1] + b"](" + b"}" * 100 + b"e"))

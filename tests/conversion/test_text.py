@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import embmap
-from embmap.conversion import text as text_module
+from embmap.formats.text import reader as text_module
 
 
 def converted(folder, data, **options):
@@ -62,8 +62,8 @@ def test_numbers_that_are_not_finite_are_numbers(tmp_path):
         (b"2 2\na 1 2\nb 1,5 3\n", 3, 12, r"column 3: b'1,5'"),
         (b"2 2\na 1 2\nb 1_0 3\n", 3, 12, r"column 3: b'1_0'"),
         (b"2 2\na 1 2\nb 0x1 3\n", 3, 12, r"column 3: b'0x1'"),
-        (b"a 1 2\nb 1 2\nc 1\n", 3, 12, r"a word and 2 numbers are needed, this line has 1"),
-        (b"3 2\na 1 2\n\nb\nc 1 2\n", 4, 11, r"this line has 0"),
+        (b"a 1 2\nb 1 2\nc 1\n", 3, 12, r"must have a word and 2 numbers; this one has 1"),
+        (b"3 2\na 1 2\n\nb\nc 1 2\n", 4, 11, r"this one has 0"),
     ],
 )
 def test_errors_name_line_and_column(tmp_path, data, line, offset, message):
@@ -101,7 +101,7 @@ def test_texts_that_are_none_are_refused(tmp_path):
     ):
         with pytest.raises(embmap.FormatError):
             converted(tmp_path, data)
-    with pytest.raises(embmap.FormatError, match="states the number of words"):
+    with pytest.raises(embmap.FormatError, match="must state the number of words"):
         converted(tmp_path, b"a 1 2\n", input_format="word2vec-text")
     with pytest.raises(embmap.FormatError, match="no line of a word and numbers"):
         converted(tmp_path, b"hello\n", input_format="glove")

@@ -29,7 +29,7 @@ from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, count_rows, rechunk, split_blocks
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["write", "write_columns"]
+__all__ = ["COMPRESSIONS", "write", "write_columns"]
 
 _COPY = 1 << 22
 _PAGE = 4096

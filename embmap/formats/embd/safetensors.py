@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,24 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import bfloat16_dtype
 from embmap.formats.embd.writer import write
+from embmap.io.backends import open_mapped
+from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
+from embmap.io.safetensors import Tensor, read_header
 from embmap.words.given import read_words
 
 __all__ = ["from_safetensors"]
 
 _BLOCK_NBYTES = 1 << 22
-_DTYPES = {
-    "F32": "f4",
-    "F16": "f2",
-    "I64": "i8",
-    "I32": "i4",
-    "I16": "i2",
-    "I8": "i1",
-    "U32": "u4",
-    "U16": "u2",
-    "U8": "u1",
-}
+_KINDS = ("F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U32", "U16", "U8")
 
 
 def from_safetensors(
@@ -65,37 +60,29 @@ def from_safetensors(
 
     Raises
     ------
-    ImportError
-        If safetensors is not installed.
+    FormatError
+        If `source` is not a safetensors file.
     ValueError
         If a tensor has a dtype that EMBD files cannot store, such as float64, or int64 values
         beyond 32 bits.
     OSError
         If a file cannot be read or written.
     """
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise ImportError(
-            "from_safetensors needs safetensors: pip install 'embmap[safetensors]'"
-        ) from error
     path = Path(os.fsdecode(source))
     if isinstance(vocab, str | os.PathLike):
         vocab = read_words(vocab)
-    try:
-        opened = safe_open(path, framework="numpy")
-    except SafetensorError as error:
-        raise ValueError(f"{path}: {error}") from None
-    with opened as model:
-        tensors = {name: _Slices(name, model.get_slice(name)) for name in model.offset_keys()}
-        return write(
-            path.with_suffix(".weights") if target is None else target,
-            tensors,
-            vocab=vocab,
-            metadata={**_derive_metadata(path, len(vocab or ())), **(metadata or {})},
-            align=align,
-            checksums=checksums,
-        )
+    data = open_mapped(path)
+    tensors = {
+        name: _Slices(name, data, tensor) for name, tensor in read_header(data).tensors.items()
+    }
+    return write(
+        path.with_suffix(".weights") if target is None else target,
+        tensors,
+        vocab=vocab,
+        metadata={**_derive_metadata(path, len(vocab or ())), **(metadata or {})},
+        align=align,
+        checksums=checksums,
+    )
 
 
 class _Slices:
@@ -104,26 +91,21 @@ class _Slices:
     EMBD files have no int64, so such a tensor is converted to int32 if its values allow it.
     """
 
-    def __init__(self, name: str, stored: Any) -> None:
-        kind = stored.get_dtype()
+    def __init__(self, name: str, data: ByteSource, tensor: Tensor) -> None:
+        if tensor.kind not in _KINDS:
+            raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
+        dtype = bfloat16_dtype() if tensor.dtype is None else np.dtype(tensor.dtype)
         self._name = name
-        self._stored = stored
-        self.shape: tuple[int, ...] = tuple(stored.get_shape())
-        if kind == "BF16":
-            from embmap.codecs.bfloat import bfloat16_dtype
-
-            self.dtype = bfloat16_dtype()
-        elif kind in _DTYPES:
-            self.dtype = np.dtype("i4" if kind == "I64" else _DTYPES[kind])
-        else:
-            raise ValueError(f"tensor {name!r} is {kind}, which EMBD files cannot store")
+        self._array = data.array(tensor.offset, dtype, tensor.shape)
+        self.shape = tensor.shape
+        self.dtype = np.dtype("i4") if dtype == np.int64 else dtype
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield the start and the values of a few rows at a time."""
-        row_nbytes = max(int(np.prod(self.shape[1:])) * 8, 1)
+        row_nbytes = max(math.prod(self.shape[1:]) * 8, 1)
         step = max(_BLOCK_NBYTES // row_nbytes, 1)
         for start in range(0, self.shape[0], step):
-            block = self._stored[start : min(start + step, self.shape[0])]
+            block = self._array[start : start + step]
             if block.dtype == np.int64:
                 narrow = block.astype(np.int32)
                 if not np.array_equal(narrow, block):

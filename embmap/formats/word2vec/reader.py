@@ -1,4 +1,4 @@
-"""word2vec's binary form: a line of sizes, then words and their float32 numbers by turns."""
+"""Reading word2vec's binary form: a line of sizes, then words and float32 numbers by turns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.conversion.rows import Streamed
-from embmap.conversion.word_records import words_before
-from embmap.conversion.words import WordTable
 from embmap.errors import FormatError
 from embmap.io.mapping import ByteSource
+from embmap.vectors.streamed import Streamed
+from embmap.words.interleaved import step_over_words
+from embmap.words.table import WordTable
 
 __all__ = ["Word2VecMatrix", "read_sizes", "read_word2vec"]
 
@@ -20,49 +20,49 @@ FORMAT = "word2vec"
 _SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,9})[ \t]*\r?\n")
 
 
-def read_sizes(file: ByteSource) -> tuple[int, int, int] | None:
-    """Return what the first line of a word2vec file states."""
-    found = _SIZES.match(file.read(0, min(64, file.nbytes)))
+def read_sizes(source: ByteSource) -> tuple[int, int, int] | None:
+    """Return the number of words, the dimension and the length of the first line, or None."""
+    found = _SIZES.match(source.read(0, min(64, source.nbytes)))
     return None if found is None else (int(found[1]), int(found[2]), found.end())
 
 
 def read_word2vec(
-    file: ByteSource, *, limit: int | None = None
+    source: ByteSource, *, limit: int | None = None
 ) -> tuple[WordTable, Word2VecMatrix]:
-    """Find the words of a binary word2vec file and where their numbers are."""
-    sizes = read_sizes(file)
+    """Find the words and the offsets of their numbers."""
+    sizes = read_sizes(source)
     if sizes is None or sizes[1] < 1:
         raise FormatError(
-            "the first line of a word2vec file states the number of words and of their numbers",
-            path=file.path,
+            "the first line of a word2vec file must state the number of words and the dimension",
+            path=source.path,
             format=FORMAT,
             offset=0,
-            found=file.read(0, min(40, file.nbytes)),
+            found=source.read(0, min(40, source.nbytes)),
         )
     stated, dim, offset = sizes
     n = stated if limit is None else min(limit, stated)
-    words, offsets = words_before(
-        file, offset, n, end=b" ", nbytes=4 * dim, format=FORMAT, strip=b"\n"
+    words, offsets = step_over_words(
+        source, offset, n, end=b" ", nbytes=4 * dim, format=FORMAT, strip=b"\n"
     )
     end = int(offsets[n])
-    rest = file.read(end, min(16, file.nbytes - end)) if n == stated else b""
+    rest = source.read(end, min(16, source.nbytes - end)) if n == stated else b""
     if rest.strip(b"\r\n"):
         raise FormatError(
-            f"{stated} words end here, but {file.nbytes - end} bytes follow",
-            path=file.path,
+            f"{stated} words end here, but {source.nbytes - end} bytes follow",
+            path=source.path,
             format=FORMAT,
             offset=end,
         )
-    return words, Word2VecMatrix(file, offsets[:n], dim)
+    return words, Word2VecMatrix(source, offsets[:n], dim)
 
 
 class Word2VecMatrix(Streamed):
     """Rows of float32 with words between them."""
 
-    def __init__(self, file: ByteSource, offsets: npt.NDArray[np.int64], dim: int) -> None:
+    def __init__(self, source: ByteSource, offsets: npt.NDArray[np.int64], dim: int) -> None:
         self.shape = (offsets.size, dim)
         self.dtype = np.dtype(np.float32)
-        self._file = file
+        self._source = source
         self._offsets = offsets
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -71,6 +71,6 @@ class Word2VecMatrix(Streamed):
             return np.empty((0, self.shape[1]), self.dtype)
         places = self._offsets[start:stop]
         base = int(places[0])
-        data = self._file.read(base, int(places[-1]) + nbytes - base)
+        data = self._source.read(base, int(places[-1]) + nbytes - base)
         rows = b"".join([data[place : place + nbytes] for place in (places - base).tolist()])
         return np.frombuffer(rows, "<f4").reshape(n, self.shape[1])

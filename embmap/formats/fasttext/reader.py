@@ -1,7 +1,7 @@
-"""fastText's own models (``.bin``): a dictionary, and a matrix of words and buckets.
+"""Reading fastText's own models (``.bin``): a dictionary, and a matrix of words and buckets.
 
-A word's vector is the mean of its row and the rows of its n-grams; it is composed when it is asked
-for. What labels a supervised model has are no words and are left alone.
+A word's vector is the mean of its row and the rows of its n-grams; it is composed when a caller
+asks for it. The labels of a supervised model are not words and are left out.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.conversion.rows import Streamed
-from embmap.conversion.word_records import words_before
-from embmap.conversion.words import WordTable
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
+from embmap.formats.fasttext import FORMAT, MAGIC
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import segment_sums
+from embmap.vectors.streamed import Streamed
+from embmap.words.interleaved import step_over_words
 from embmap.words.subwords import FastTextIndexer
+from embmap.words.table import WordTable
 
-__all__ = ["FORMAT", "MAGIC", "FastTextModel", "FastTextWords", "read_fasttext"]
+__all__ = ["FastTextModel", "FastTextWords", "read_fasttext"]
 
-FORMAT = "fasttext"
-MAGIC = struct.pack("<i", 793712314)
 _VERSIONS = (11, 12)
-# Their names in finalfusion's metadata.
+# The arguments of the training, by their names in the metadata of finalfusion files.
 _ARGUMENTS = (
     "dims",
     "window_size",
@@ -55,18 +54,9 @@ _COUNT_AND_TYPE = 9  # bytes after a word: how often it occurred, and whether it
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """What a fastText model holds.
+    """A model: its words, without labels, and the arguments of its training as TOML.
 
-    Attributes
-    ----------
-    words : WordTable
-        The words, without labels.
-    matrix : Matrix
-        Shape (words + buckets, dim), float32.
-    indexer : FastTextIndexer or None
-        Gives n-grams their buckets; None in a model without.
-    metadata : str
-        The arguments of the training, as TOML.
+    The matrix has the shape (words + buckets, dim), float32; `indexer` gives n-grams their buckets.
     """
 
     words: WordTable
@@ -75,15 +65,15 @@ class FastTextModel:
     metadata: str
 
 
-def read_fasttext(file: ByteSource) -> FastTextModel:
-    """Read the dictionary of a fastText model and find its matrix."""
-    reader = FieldReader(file, FORMAT)
+def read_fasttext(source: ByteSource) -> FastTextModel:
+    """Read the dictionary of a model and find its matrix."""
+    reader = FieldReader(source, FORMAT)
     if reader.raw(4, "magic") != MAGIC:
         raise reader.error("not a fastText model", "magic", back=4)
     version = _i32(reader, "version")
     if version not in _VERSIONS:
         raise UnsupportedError(
-            f"versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models are read",
+            f"only versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models can be read",
             found=version,
             **reader.where("version", 4),
         )
@@ -104,12 +94,12 @@ def read_fasttext(file: ByteSource) -> FastTextModel:
             "was made of",
             **reader.where("pruneidx_size", reader.offset - 8),
         )
-    words, offsets = words_before(
-        file, reader.offset, size, end=b"\0", nbytes=_COUNT_AND_TYPE, format=FORMAT
+    words, offsets = step_over_words(
+        source, reader.offset, size, end=b"\0", nbytes=_COUNT_AND_TYPE, format=FORMAT
     )
-    _check_types(file, offsets, n_words)
+    _check_types(source, offsets, n_words)
     reader.offset = int(offsets[size])
-    matrix = _matrix(file, reader, arguments["dims"])
+    matrix = _matrix(source, reader, arguments["dims"])
     indexer = _indexer(arguments, version, reader)
     n_rows = n_words + (0 if indexer is None else indexer.n_buckets)
     if len(matrix) < n_rows:
@@ -118,7 +108,7 @@ def read_fasttext(file: ByteSource) -> FastTextModel:
             "rows",
             back=16,
         )
-    words = words.only(np.arange(n_words)) if n_labels else words
+    words = words.select(np.arange(n_words)) if n_labels else words
     return FastTextModel(words, matrix, indexer, _toml(arguments, threshold))
 
 
@@ -127,15 +117,15 @@ def _i32(reader: FieldReader, field: str) -> int:
     return value
 
 
-def _check_types(file: ByteSource, offsets: npt.NDArray[np.int64], n_words: int) -> None:
-    """Refuse a dictionary whose words do not stand before its labels."""
+def _check_types(source: ByteSource, offsets: npt.NDArray[np.int64], n_words: int) -> None:
+    """Refuse a dictionary in which a label comes before a word."""
     places = offsets[:-1] + (_COUNT_AND_TYPE - 1)
-    types = file.gather(places, np.ones_like(places))
+    types = source.gather(places, np.ones_like(places))
     wrong = np.flatnonzero(types != (np.arange(types.size) >= n_words))
     if wrong.size:
         raise FormatError(
-            "an entry is a word (0) before the number of words is reached and a label (1) after",
-            path=file.path,
+            "the entries must be all words (0) first and then all labels (1)",
+            path=source.path,
             format=FORMAT,
             offset=int(places[wrong[0]]),
             field=f"type of entry {int(wrong[0])}",
@@ -143,7 +133,7 @@ def _check_types(file: ByteSource, offsets: npt.NDArray[np.int64], n_words: int)
         )
 
 
-def _matrix(file: ByteSource, reader: FieldReader, dim: int) -> Matrix:
+def _matrix(source: ByteSource, reader: FieldReader, dim: int) -> Matrix:
     if reader.raw(1, "quant_input") != b"\0":
         raise UnsupportedError(
             "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
@@ -159,7 +149,7 @@ def _matrix(file: ByteSource, reader: FieldReader, dim: int) -> Matrix:
             f"{rows} rows of {columns} float32 cannot fit into the {reader.remaining} bytes left",
             **reader.where("matrix"),
         )
-    return dense_matrix(file, reader.offset, (rows, columns), "<f4")
+    return dense_matrix(source, reader.offset, (rows, columns), "<f4")
 
 
 def _indexer(
@@ -167,7 +157,7 @@ def _indexer(
 ) -> FastTextIndexer | None:
     min_n, max_n, n_buckets = (arguments[name] for name in ("min_n", "max_n", "buckets"))
     if version == 11 and arguments["model"] == _SUPERVISED:
-        max_n = 0  # such models were trained without n-grams whatever they say
+        max_n = 0  # these models were trained without n-grams, whatever their arguments are
     if max_n <= 0 or n_buckets <= 0:
         return None
     if min_n > max_n:
@@ -180,7 +170,7 @@ def _toml(arguments: dict[str, int], threshold: float) -> str:
     values["loss"] = _LOSSES.get(arguments["loss"], "unknown")
     values["model"] = _MODELS.get(arguments["model"], "unknown")
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
-    # TOML that embmap reads has only finite numbers.
+    # embmap reads only finite numbers from TOML.
     stored = repr(threshold) if math.isfinite(threshold) else json.dumps(str(threshold))
     return "".join(lines) + f"{_ARGUMENTS[-1]} = {stored}\n"
 

@@ -1,9 +1,9 @@
 """Pickles, read without calling anything.
 
-Python's own unpickler runs what a file names, hashes what it holds and allocates what it announces.
-The machine here only records: names, what was to be made of them, and where bytes lie. It hashes
-nothing but text, so no nesting can exhaust the C stack. Its memory is bounded by a multiple of the
-file's size.
+Python's own unpickler calls the functions that a file names, hashes any object and allocates any
+size. The machine here only records names, what they would have made, and the offsets of bytes. It
+hashes only text, so no nesting can exhaust the C stack. Its memory is bounded by a multiple of the
+size of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_CONTAINERS = 1 << 24  # lists, dicts, tuples and objects: five for each of
 _DEEPEST = 10_000  # marks at once; Python's own pickler gives up at a tenth
 _LONGEST_NUMBER = 1024  # bytes
 _LONGEST_NAME = 256  # characters of a module or of a name in it
-_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # as Python 2 called them
+_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # by their names in Python 2
 _U16 = struct.Struct("<H").unpack_from
 _I32 = struct.Struct("<i").unpack_from
 _U32 = struct.Struct("<I").unpack_from
@@ -43,7 +43,7 @@ class Named:
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """What a pickle wanted to make: by what, of which arguments, and with which state."""
+    """An object that a pickle describes: its class or function, the arguments and the state."""
 
     by: Named
     arguments: tuple[Any, ...]
@@ -52,34 +52,34 @@ class Made:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stored:
-    """Bytes that stay where they lie in the file."""
+    """Bytes that stay in the file."""
 
     offset: int
     nbytes: int
 
 
-def read_pickle(file: ByteSource, format: str, allows: Callable[[str], bool]) -> Any:
-    """Return what a pickle holds, as inert records."""
-    file.check_whole()
-    machine = _Machine(file, format, allows)
+def read_pickle(source: ByteSource, format: str, allows: Callable[[str], bool]) -> Any:
+    """Return the content of a pickle as inert records; `allows` accepts the full names in it."""
+    source.check_whole()
+    machine = _Machine(source, format, allows)
     try:
         return machine.run()
     except (IndexError, struct.error):
-        raise machine.error("the pickle ends early, or takes what it never made") from None
+        raise machine.error("the pickle ends early, or uses what it did not make") from None
     except FormatError:
         raise
-    except ValueError as error:  # of text that is not UTF-8, or a number that is none
+    except ValueError as error:  # text that is not UTF-8, or not a number
         raise machine.error(f"the pickle is damaged: {error}") from None
 
 
 class _Machine:
-    """The stack, the memo and the position of a pickle that is read."""
+    """The stack, the memo and the position while a pickle is read."""
 
-    def __init__(self, file: ByteSource, format: str, allows: Callable[[str], bool]) -> None:
-        self._where: dict[str, Any] = {"path": file.path, "format": format}
+    def __init__(self, source: ByteSource, format: str, allows: Callable[[str], bool]) -> None:
+        self._where: dict[str, Any] = {"path": source.path, "format": format}
         self._allows = allows
-        self._data = file.array(0, np.uint8, file.nbytes).data
-        self._fetch = file.fetch
+        self._data = source.array(0, np.uint8, source.nbytes).data
+        self._fetch = source.fetch
         self._at = 0
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []  # the stacks under each mark
@@ -92,12 +92,12 @@ class _Machine:
         return kind(message, offset=self._at, **self._where)
 
     def run(self) -> Any:
-        """Execute the opcodes up to STOP and return what is on the stack then."""
+        """Execute the opcodes up to STOP and return the top of the stack."""
         data, fetch, memo, stack, at = self._data, self._fetch, self._memo, self._stack, 0
         while True:
             opcode = data[at]
             at += 1
-            # The opcodes that saved words are made of.
+            # The opcodes of saved words, which are most of a file, come first.
             if opcode == 0x8C:  # SHORT_BINUNICODE
                 end = at + 1 + data[at]
                 stack.append(_text(fetch[at + 1 : end]))
@@ -203,7 +203,7 @@ class _Machine:
     # The memo
 
     def put(self, place: int) -> None:
-        # A pickle numbers what it keeps; no number exceeds the bytes before it.
+        # A pickler counts what it keeps, so no number exceeds the number of bytes before it.
         if not 0 <= place <= self._at:
             raise self.error(f"place {place} of the memo is out of bounds")
         if place >= len(self._memo):
@@ -256,7 +256,7 @@ class _Machine:
         target = self._stack[-1]
         if isinstance(target, list):
             target += items
-        elif not isinstance(target, Made):  # a class of its own, whose items are not needed
+        elif not isinstance(target, Made):  # the items of other classes are not needed
             raise self.error(f"items cannot be added to {type(target).__name__}")
 
     def set_items(self, items: list[Any]) -> None:
@@ -340,7 +340,7 @@ _OPCODES: dict[int, Callable[[_Machine], object]] = {
     ord("V"): lambda m: m._push(m._line().decode("raw-unicode-escape")),
     ord("X"): lambda m: m.text(m._u32()),
     0x8D: lambda m: m.text(m._u64()),
-    # The text of Python 2, which numpy's arrays of that time hold their bytes in.
+    # The str of Python 2, in which arrays of that time hold their bytes.
     ord("T"): lambda m: m._push(m._bytes(m._u32()).decode("latin-1")),
     ord("U"): lambda m: m._push(m._bytes(m._u8()).decode("latin-1")),
     ord("C"): lambda m: m.stored(m._u8()),

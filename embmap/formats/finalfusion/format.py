@@ -1,0 +1,79 @@
+"""The finalfusion format in the registry."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import cast
+
+import numpy as np
+
+from embmap.formats.finalfusion.chunks import FORMAT
+from embmap.formats.finalfusion.file import FinalfusionFile
+from embmap.formats.finalfusion.layout import DIALECTS, MAGIC, looks_bare
+from embmap.formats.finalfusion.writer import write
+from embmap.formats.format import FileFormat, Input, Output, Request, Writer
+from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import ProductMatrix
+from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
+from embmap.words.table import WordTable
+
+__all__ = ["FinalfusionFormat"]
+
+
+class FinalfusionWriter(Writer):
+    """Writes rows of unit length with their norms, subwords and quantized rows."""
+
+    dtypes = ("float32", "float64")
+    holds = frozenset({"norms", "subwords", "quantization", "metadata"})
+
+    def write(self, output: Output) -> None:
+        vectors: Matrix | None = output.vectors
+        if output.quantized is not None:
+            vectors = None
+        elif output.buckets is not None:
+            vectors = Stacked(output.vectors, output.buckets)
+        floret = output.subwords is not None and output.subwords.kind == "floret"
+        write(
+            output.path,
+            None if floret else output.words,
+            vectors,
+            norms=output.norms,
+            metadata=output.metadata or None,
+            subwords=output.subwords,
+            quantized=output.quantized,
+        )
+
+
+class FinalfusionFormat(FileFormat):
+    """Words and vectors, subwords, norms, metadata."""
+
+    name = FORMAT
+    title = "finalfusion"
+    extensions = (".fifu",)
+    dialects = DIALECTS
+    magic = MAGIC
+    file_class = FinalfusionFile
+    writer = FinalfusionWriter()
+
+    def recognizes(self, data: ByteSource) -> bool:
+        return super().recognizes(data) or looks_bare(data)
+
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        file = cast(FinalfusionFile, stack.enter_context(self.open(data, request.dialect)))
+        matrix = self.choose_matrix(file, request)
+        subwords, words = file.subwords, None
+        n_words = 0 if subwords is not None else len(matrix)
+        if file.vocab is not None:
+            n_words = len(file.vocab)
+            words = WordTable.of(file.vocab, request.limit)
+        return Input(
+            format=self.name,
+            words=words,
+            vectors=Selected(matrix, range(n_words if words is None else len(words))),
+            norms=None if file.norms is None else ArrayMatrix(file.norms[:, np.newaxis]),
+            metadata=file.metadata_toml or "",
+            subwords=subwords,
+            buckets=None if subwords is None else Selected(matrix, range(n_words, len(matrix))),
+            quantized=matrix if isinstance(matrix, ProductMatrix) else None,
+        )

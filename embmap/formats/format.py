@@ -1,0 +1,298 @@
+"""What a format is: one class with all that the rest of embmap needs to know about it.
+
+A :class:`Format` recognises its files and reads them for a conversion. The formats that
+:func:`embmap.open` opens are :class:`FileFormat`; those that a conversion writes have a
+:class:`Writer`. Each format has one class in its own folder and one line in
+:mod:`embmap.formats.registry`; opening, conversion, the server and the command line derive from it.
+
+A format's class is imported with embmap. It imports its reader and its writer when they are needed,
+unless opening a file takes them anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.embedding_file import EmbeddingFile
+from embmap.io.mapping import ByteSource
+from embmap.io.parsing import parse_toml
+from embmap.progress import Progress
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.product import ProductMatrix, Quantized
+from embmap.vectors.streamed import Selected
+from embmap.words.beside_writer import refuse_line_end
+from embmap.words.given import Words
+from embmap.words.index_source import IndexChoice
+from embmap.words.subwords import SubwordIndexer
+from embmap.words.table import WordTable
+
+__all__ = ["FLOATS", "FileFormat", "Format", "Input", "Output", "Request", "Writer"]
+
+FLOATS = ("float32", "float16", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How an input is read: the arguments of :func:`embmap.convert` that concern inputs.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Where to spool what the input keeps compressed: the folder of the output.
+    cache_nbytes : int
+        How many decoded bytes an input may keep.
+    """
+
+    format: str | None = None
+    dialect: str | None = None
+    vocab: Words | None = None
+    tensor: str | None = None
+    timestep: int | None = None
+    limit: int | None = None
+    dtype: np.dtype[Any] | None = None
+    progress: Progress | None = None
+    folder: Path = Path()
+    cache_nbytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """An input, open.
+
+    Attributes
+    ----------
+    words : WordTable or None
+        None if the file carries no words.
+    vectors : Matrix
+        A row for each word.
+    norms : Matrix or None
+        Shape (words, 1): the lengths of the rows before they were scaled.
+    metadata : str or mapping
+        TOML or values.
+    subwords : SubwordIndexer or None
+        Gives n-grams their rows in `buckets`.
+    quantized : ProductMatrix or None
+        All rows, first of words, then of n-grams, if the file stores them quantized.
+    """
+
+    format: str
+    words: WordTable | None
+    vectors: Matrix
+    norms: Matrix | None = None
+    metadata: str | Mapping[str, Any] = ""
+    subwords: SubwordIndexer | None = None
+    buckets: Matrix | None = None
+    quantized: ProductMatrix | None = None
+
+    @property
+    def has_only_ngrams(self) -> bool:
+        """Whether the rows belong to n-grams and none to words, as in a floret table."""
+        return self.subwords is not None and self.subwords.kind == "floret"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a :class:`Writer` writes.
+
+    Attributes
+    ----------
+    vectors : Matrix
+        A row for each word, in the dtype to store.
+    steps : sequence of Matrix
+        The vectors of every input, in formats that hold several time steps.
+    norms : array-like or None
+        Shape (words,): the lengths that the rows had; complete once the rows have been written.
+    subwords : SubwordIndexer or None
+        Gives n-grams their rows in `buckets`.
+    quantized : Quantized or None
+        The rows to store in place of `vectors` and `buckets`.
+    bits : int
+        Bits of an integer, in formats that round to integers.
+    """
+
+    path: Path
+    words: WordTable | None
+    vectors: Matrix
+    steps: Sequence[Matrix] = ()
+    norms: npt.ArrayLike | None = None
+    metadata: str | Mapping[str, Any] = ""
+    subwords: SubwordIndexer | None = None
+    buckets: Matrix | None = None
+    quantized: Quantized | None = None
+    compression: str | None = None
+    dialect: str | None = None
+    bits: int = 8
+    tensor: str = "embeddings.word_embeddings.weight"
+    progress: Progress | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the metadata as values."""
+        if not isinstance(self.metadata, str):
+            return dict(self.metadata)
+        try:
+            return parse_toml(self.metadata)
+        except ValueError as error:
+            raise ValueError(f"the metadata are not TOML: {error}") from None
+
+    def texts(self) -> dict[str, str]:
+        """Return the metadata as text, and as JSON where a value is not text."""
+        return {
+            key: value if isinstance(value, str) else json.dumps(value, default=str)
+            for key, value in self.values().items()
+        }
+
+    def pairs(self) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
+        """Return the words, encoded, each with its row."""
+        words = iter(() if self.words is None else self.words.encoded())
+        for _, block in self.vectors.blocks():
+            for row in block:
+                yield next(words), row
+
+    def write_rows(self, out: BinaryIO) -> None:
+        """Write the vectors row after row, little-endian."""
+        for _, block in self.vectors.blocks():
+            little = block.astype(block.dtype.newbyteorder("<"), copy=False)
+            out.write(np.ascontiguousarray(little).data.cast("B") if block.size else b"")
+
+
+class Writer(ABC):
+    """How a conversion writes a format.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        The dtypes that it stores; the first replaces every other one.
+    stored_dtype : str or None
+        The dtype of the file if it stores others than those that it takes.
+    holds : frozenset of str
+        What it stores beside words and vectors: "norms", "subwords", "quantization", "metadata".
+        A format that holds norms gets rows of unit length.
+    needs_words : bool
+        Whether an input without words cannot be written.
+    words_beside : bool
+        Whether words go into a text file beside the output.
+    over_time : bool
+        Whether several inputs become time steps.
+    compressions : tuple of str
+        The choices of `compression`.
+    """
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    stored_dtype: ClassVar[str | None] = None
+    holds: ClassVar[frozenset[str]] = frozenset()
+    needs_words: ClassVar[bool] = True
+    words_beside: ClassVar[bool] = False
+    over_time: ClassVar[bool] = False
+    compressions: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def write(self, output: Output) -> None:
+        """Write the file."""
+
+    def refuse(self, word: str) -> str | None:
+        """Return why the format cannot hold a word; None if it can."""
+        return refuse_line_end(word) if self.words_beside else None
+
+    def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
+        """Return the dtype to write: the one that is asked for, else the stored one if possible."""
+        if asked is not None and asked.name not in self.dtypes:
+            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {asked}")
+        chosen = asked or (stored if stored.name in self.dtypes else np.dtype(self.dtypes[0]))
+        return chosen.newbyteorder("=")
+
+
+class Format(ABC):
+    """A format: how its files are recognised, read by a conversion, and written.
+
+    Attributes
+    ----------
+    name : str
+        The name in arguments and reports.
+    title : str
+        The name in messages.
+    aliases : tuple of str
+        Further names in arguments.
+    extensions : tuple of str
+        Outputs with one of these extensions are written in this format by default.
+    dialects : tuple of str
+        The choices of `layout`.
+    magic : bytes
+        The bytes that every file starts with.
+    has_tensors : bool
+        Whether a file may hold several matrices.
+    has_timesteps : bool
+        Whether a file holds vectors over time.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    extensions: ClassVar[tuple[str, ...]] = ()
+    dialects: ClassVar[tuple[str, ...]] = ()
+    magic: ClassVar[bytes] = b""
+    has_tensors: ClassVar[bool] = False
+    has_timesteps: ClassVar[bool] = False
+    writer: ClassVar[Writer | None] = None
+
+    def recognizes(self, data: ByteSource) -> bool:
+        """Return whether the bytes of a file, which is not empty, look like this format."""
+        magic = self.magic
+        return bool(magic) and data.read(0, min(len(magic), data.nbytes)) == magic
+
+    @abstractmethod
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        """Open an input; `stack` closes what has to be closed after the conversion."""
+
+
+class FileClass(Protocol):
+    """A class of files, such as :class:`embmap.cvc.CvcFile`."""
+
+    def __call__(
+        self, data: ByteSource, dialect: str | None, index: IndexChoice, vocab: Words | None, /
+    ) -> EmbeddingFile:
+        """Open a file."""
+        ...
+
+
+class FileFormat(Format):
+    """A format whose files :func:`embmap.open` opens."""
+
+    file_class: ClassVar[FileClass]
+
+    def open(
+        self,
+        data: ByteSource,
+        dialect: str | None = None,
+        index: IndexChoice = "auto",
+        vocab: Words | None = None,
+    ) -> EmbeddingFile:
+        """Open a file; the arguments are as for :func:`embmap.open`."""
+        return self.file_class(data, dialect, index, vocab)
+
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        """Open an input through its file, a row of the chosen matrix for each word."""
+        file = stack.enter_context(self.open(data, request.dialect))
+        matrix = self.choose_matrix(file, request)
+        words = None if file.vocab is None else WordTable.of(file.vocab, request.limit)
+        n = len(matrix) if file.vocab is None else len(file.vocab)
+        if n > len(matrix):
+            raise ValueError(f"{file.path}: {len(matrix)} rows for {n} words")
+        if n < len(matrix):
+            matrix = Selected(matrix, range(n))
+        return Input(format=self.name, words=words, vectors=matrix, metadata=file.metadata)
+
+    def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
+        """Return the matrix of a file that is converted."""
+        if file.vectors is None:
+            hint = "; choose a tensor" if self.has_tensors else ""
+            raise ValueError(f"{file.path} has no vectors{hint}")
+        return file.vectors

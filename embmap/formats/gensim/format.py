@@ -1,0 +1,34 @@
+"""The format of gensim in the registry."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from embmap.formats.format import Format, Input, Request
+from embmap.formats.gensim import FORMAT
+from embmap.io.mapping import ByteSource
+from embmap.words.given import vocabulary_of
+from embmap.words.table import WordTable
+
+__all__ = ["GensimFormat"]
+
+
+class GensimFormat(Format):
+    """A pickle, with large arrays in files beside it."""
+
+    name = FORMAT
+    title = "gensim"
+
+    def recognizes(self, data: ByteSource) -> bool:
+        start = data.read(0, min(100, data.nbytes))
+        # The first protocols have no mark of their own; they begin with what makes an object.
+        return start.startswith((b"\x80", b"ccopy_reg\n")) and b"gensim" in start
+
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from embmap.formats.gensim.keyed_vectors import read_keyed_vectors
+
+        words, vectors = read_keyed_vectors(data)
+        # gensim keeps bytes that are not UTF-8 as surrogates, which UTF-8 cannot encode.
+        encodable = [word.encode(errors="replace").decode() for word in words]
+        table = WordTable.of(vocabulary_of(encodable, len(words), self.name))
+        return Input(format=self.name, words=table, vectors=vectors)

@@ -1,0 +1,77 @@
+"""The formats, one line each: opening, conversion, the server and the command line derive from it.
+
+The order is the order of recognition: formats with a magic first, then those that are guessed from
+their first lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from embmap.errors import FormatError, UnsupportedError
+from embmap.formats.cvc.format import CvcFormat
+from embmap.formats.dwe.format import DweFormat
+from embmap.formats.embd.format import EmbdFormat
+from embmap.formats.fasttext.format import FastTextFormat
+from embmap.formats.finalfusion.format import FinalfusionFormat
+from embmap.formats.format import FileFormat, Format
+from embmap.formats.gensim.format import GensimFormat
+from embmap.formats.npy.format import NpyFormat, NpzFormat
+from embmap.formats.safetensors.format import SafetensorsFormat
+from embmap.formats.text.format import GZIP, FloretFormat, GloveFormat, Word2VecTextFormat
+from embmap.formats.word2vec.format import Word2VecFormat
+from embmap.io.mapping import ByteSource
+
+__all__ = ["FORMATS", "get_file_formats", "get_written_formats", "recognize"]
+
+FORMATS: dict[str, Format] = {
+    format.name: format
+    for format in (
+        FinalfusionFormat(),
+        EmbdFormat(),
+        CvcFormat(),
+        DweFormat(),
+        FastTextFormat(),
+        NpyFormat(),
+        NpzFormat(),
+        GensimFormat(),
+        SafetensorsFormat(),
+        FloretFormat(),
+        Word2VecTextFormat(),
+        GloveFormat(),
+        Word2VecFormat(),
+    )
+}
+
+F = TypeVar("F", bound=Format)
+
+
+def get_file_formats() -> dict[str, FileFormat]:
+    """Return the formats that :func:`embmap.open` opens, by name."""
+    return {name: each for name, each in FORMATS.items() if isinstance(each, FileFormat)}
+
+
+def get_written_formats() -> dict[str, Format]:
+    """Return the formats that a conversion writes, by name."""
+    return {name: each for name, each in FORMATS.items() if each.writer is not None}
+
+
+def recognize(data: ByteSource, formats: Iterable[F]) -> F:
+    """Return the format of a file, by its bytes and never by its name."""
+    if not data.nbytes:
+        raise FormatError("the file is empty", path=data.path)
+    formats = list(formats)
+    for format in formats:
+        if format.recognizes(data):
+            return format
+    start = data.read(0, min(8, data.nbytes))
+    if start.startswith(GZIP):
+        raise UnsupportedError("the file is compressed; unpack it with gunzip", path=data.path)
+    raise FormatError(
+        f"not a file of a known format ({', '.join(format.name for format in formats)})",
+        path=data.path,
+        offset=0,
+        field="magic",
+        found=start,
+    )

@@ -1,0 +1,1 @@
+"""A tensor of a safetensors file, with words in a text file beside it."""

@@ -1,0 +1,1 @@
+"""Vectors as text: word2vec's with a line of sizes, GloVe's without, floret's tables."""

@@ -1,0 +1,79 @@
+"""Arrays of two dimensions in ``.npy`` files: the header parsed within bounds, the numbers mapped.
+
+numpy parses the header as a Python expression; here it has to match a pattern.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.errors import FormatError, TruncatedError
+
+__all__ = ["map_npy", "map_stream", "parse_header"]
+
+_FORMAT = "npy"
+_LONGEST_HEADER = 10_000  # bytes; numpy has the same bound
+# A dict of three keys. Python 2 wrote an L behind the numbers of a shape.
+_FIELD = re.compile(
+    r"\s*+'(?P<key>descr|fortran_order|shape)'\s*+:\s*+"
+    r"(?P<value>'[<>=|]?[fiu][0-9]{1,2}'|True|False"
+    r"|\((?:\s*+[0-9]{1,19}+L?\s*+(?:,|(?=\))))*+\s*+\))\s*+(?:,|(?=\}))"
+)
+_HEADER = re.compile(r"\s*+\{(?:" + re.sub(r"\?P<\w+>", "?:", _FIELD.pattern) + r")*+\s*+\}\s*+")
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """Map the array of a file: two dimensions, numbers of any dtype."""
+    with path.open("rb") as stream:
+        return map_stream(stream, path)
+
+
+def map_stream(stream: BinaryIO, path: Path) -> npt.NDArray[Any]:
+    """Map the array in a stream; errors name `path`."""
+    try:
+        dtype, shape, order = parse_header(stream)
+    except ValueError as error:
+        raise FormatError(str(error), path=path, format=_FORMAT) from None
+    needed = stream.tell() + math.prod(shape) * dtype.itemsize
+    nbytes = os.fstat(stream.fileno()).st_size
+    if needed > nbytes:
+        raise TruncatedError(
+            f"{dtype} of shape {shape} needs {needed} bytes, but the file has {nbytes}",
+            path=path,
+            format=_FORMAT,
+        )
+    return np.memmap(stream, dtype, "r", stream.tell(), shape, order).view(np.ndarray)
+
+
+def parse_header(stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, int], Literal["C", "F"]]:
+    """Return the dtype, shape and order of an array of two dimensions; ValueError for any other."""
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError("not an npy file of version 1, 2 or 3")
+    width = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(
+            f"the header of an npy file must have at most {_LONGEST_HEADER} bytes, not {length}"
+        )
+    text = stream.read(length).decode("latin-1")
+    if len(text) < length or not _HEADER.fullmatch(text):
+        raise ValueError(f"not the header of an npy file of numbers: {text[:100]!r}")
+    fields = {found["key"]: found["value"] for found in _FIELD.finditer(text)}
+    if len(fields) < 3 or (fields["descr"][:1], fields["shape"][:1]) != ("'", "("):
+        raise ValueError(f"not the header of an npy file of numbers: {text[:100]!r}")
+    try:
+        dtype = np.dtype(fields["descr"][1:-1])
+    except TypeError:
+        raise ValueError(f"numpy has no dtype {fields['descr']}") from None
+    shape = tuple(int(n) for n in re.findall("[0-9]+", fields["shape"]))
+    if len(shape) != 2 or not 1 <= shape[1] < 2**31:
+        raise ValueError(f"vectors must be numbers in two dimensions, not {dtype} of shape {shape}")
+    return dtype, (shape[0], shape[1]), "F" if fields["fortran_order"] == "True" else "C"
