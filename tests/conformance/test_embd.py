@@ -57,7 +57,7 @@ def as_float32(dtype, raw):
 
 
 def says(f, expected):
-    """Check that an open file says all that is expected, and nothing else."""
+    """Check that an open file contains all that is expected, and nothing else."""
     assert (f.format, f.layout) == ("embd", expected.layout)
     assert list(f.tensors) == list(expected.tensors)
     assert len(f.tensors) == len(expected.tensors)
@@ -254,7 +254,7 @@ SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 def content(layout="spec", tensors=None, tokens=TOKENS, metadata=None, **special):
-    """What a file says: by default a word embedding and some more, tokens and metadata."""
+    """The content of a file: by default a word embedding, other tensors, tokens and metadata."""
     if tensors is None:
         tensors = {WORDS: tensor("float32", (len(tokens), 3)), "b": tensor("float32", (3,), 1)}
     made = reference.Decoded(layout, tensors, [token.encode() for token in tokens])

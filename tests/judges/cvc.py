@@ -80,7 +80,7 @@ def with_header(name, header):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     found = {
         "version": f.layout,
         "n": len(f),

@@ -1,7 +1,7 @@
-"""What the judges of every format share: answers that are refusals, verdicts, and a tally of them.
+"""What the judges of all formats share: refusals as answers, verdicts, and a tally of verdicts.
 
-A judge opens damaged bytes with embmap, asks for everything, and compares the answers with those of
-a slow decoder. Its verdict says what embmap did, and what is wrong with that, if anything.
+A judge opens damaged bytes with embmap, asks for everything, and compares the answers with a slow
+decoder. Its verdict says what embmap did, and what is wrong with that, if anything.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def bits(array: Any) -> Any:
 
 
 def crash(error: Exception) -> Verdict:
-    """Judge an exception that is none of embmap's."""
+    """Judge an exception that embmap does not define."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     message = f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
     return Verdict("crashed", message)

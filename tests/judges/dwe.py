@@ -96,7 +96,7 @@ def numbers(integers, scale):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     n_words, n_steps, dim = f.shape
     few = range(n_words if n_words < 20 else 0)
     found = {
@@ -196,7 +196,7 @@ def with_u32(data, place, value):
 
 
 def with_right_size(data):
-    """Bytes whose header says how many they are, if they are whole words."""
+    """The bytes with their right size in the header, if they are whole words."""
     return data if len(data) < 16 else with_u32(data, 12, len(data) // 4)
 
 

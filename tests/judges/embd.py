@@ -42,7 +42,7 @@ def tensor(dtype, shape):
 
 
 def content(layout):
-    """What a small file says."""
+    """The content of a small file."""
     other = "float32" if layout == "flat" else "bfloat16"
     tensors = {
         WORDS: tensor("float32", (4, 2)),
@@ -83,7 +83,7 @@ def bits(array):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     found = {
         "layout": f.layout,
         "names": attempt(lambda: list(f.tensors)),
