@@ -14,6 +14,7 @@ import pytest
 
 import embmap
 from embmap.words.vocabulary import _BUILD_AT_ONCE, _SCANS
+from tests.forked import forked
 
 WORDS = ["one", "two", "three", "", "vier und fünf", "六"]
 
@@ -35,9 +36,9 @@ def with_subwords(tmp_path):
     return embmap.finalfusion.write(tmp_path / "sub.fifu", WORDS, rows, subwords=indexer)
 
 
-@pytest.fixture(params=["mmap", "read"])
-def opened(request, path):
-    with embmap.open(path, backend=request.param) as file:
+@pytest.fixture
+def opened(path, backend):
+    with embmap.open(path, backend=backend) as file:
         yield file
 
 
@@ -254,12 +255,7 @@ def test_threads_may_share_a_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_a_forked_child_may_use_its_parents_file(opened, vectors):
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(opened["two"].tolist()))
-    child.start()
-    assert receiver.recv() == vectors[1].tolist()
-    child.join()
+    assert forked(lambda: opened["two"].tolist()) == vectors[1].tolist()
 
 
 @pytest.mark.parametrize("backend", ["mmap", "read"])

@@ -5,7 +5,6 @@ reference encoder and cover the same ground without the folder.
 """
 
 import json
-import shutil
 import sys
 
 import numpy as np
@@ -100,27 +99,6 @@ def words_are_rows(f, expected):
     if f.vectors.zero_copy and tokens:
         assert not f[tokens[0]].flags.writeable
     np.testing.assert_array_equal(f[tokens], rows[[tokens.index(token) for token in tokens]])
-
-
-@pytest.fixture(params=["no index", "index file"])
-def opened(request, conformance_file, backend, tmp_path):
-    """The conformance file, opened with or without an index file beside it."""
-    if request.param == "no index":
-        with embmap.open(conformance_file, backend=backend) as f:
-            yield f
-        return
-    copy = tmp_path / conformance_file.name
-    shutil.copyfile(conformance_file, copy)
-    with embmap.open(copy, backend=backend) as f:
-        if not f.vocab:
-            with pytest.raises(ValueError, match="no words"):
-                f.build_index()
-            yield f
-            return
-        f.build_index()
-    with embmap.open(copy, backend=backend, index="require") as f:
-        assert f.info()["index"] == "file"
-        yield f
 
 
 @WITH_ANSWERS

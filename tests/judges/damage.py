@@ -26,6 +26,7 @@ __all__ = [
     "Verdict",
     "attempt",
     "bits",
+    "compared",
     "crash",
     "flips",
     "loaded",
@@ -80,6 +81,24 @@ def bits(array: Any) -> Any:
         array = np.array(array, order="C")
         array[np.isnan(array)] = np.nan
     return array.dtype.str, array.shape, array.tobytes()
+
+
+def compared(found: dict[Any, Any], expected: dict[Any, Any] | None) -> Verdict:
+    """Compare answers with the expected ones; None if the reference decoder refuses the bytes."""
+    outcome = outcome_of(found)
+    if expected is None:
+        problem = ""
+        if found["sound"] is True:
+            problem = "verify finds nothing wrong, but the reference refuses the bytes"
+        elif outcome == READ:
+            problem = "all of it is read, but the reference refuses the bytes"
+        return Verdict(outcome, problem)
+    wrong = []
+    for part, answer in expected.items():
+        if found.get(part, "nothing") != answer:
+            shown = found.get(part, "nothing")
+            wrong.append(f"{part} is {shown!r:.80} and not {answer!r:.80}")
+    return Verdict(outcome, "; ".join(wrong))
 
 
 def crash(error: Exception) -> Verdict:

@@ -33,6 +33,7 @@ from tests.judges.damage import (
     Verdict,
     attempt,
     bits,
+    compared,
     crash,
     loaded,
     outcome_of,
@@ -183,11 +184,7 @@ def judge(path, backend, parsed, values):
         elif all(found["step", t] is not REFUSED for t in range(found["shape"][0])):
             problem = "all time steps are read, but the reference refuses the bytes"
         return Verdict(outcome, problem)
-    wrong = []
-    for part, answer in expected_answers(parsed, values).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r:.80} and not {answer!r:.80}")
-    return Verdict(outcome, "; ".join(wrong))
+    return compared(found, expected_answers(parsed, values))
 
 
 def with_u32(data, place, value):

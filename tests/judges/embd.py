@@ -20,14 +20,13 @@ import numpy as np
 import embmap
 from tests.judges.damage import (
     NOT_OPENED,
-    READ,
     REFUSED,
     Damages,
     Verdict,
     attempt,
+    compared,
     crash,
     loaded,
-    outcome_of,
 )
 from tests.reference import embd as reference
 
@@ -173,19 +172,7 @@ def judge(path, backend, data):
                 found = answers(f)
     except Exception as error:  # the point of all this
         return crash(error)
-    outcome = outcome_of(found)
-    if decoded is None:
-        problem = ""
-        if found["sound"] is True:
-            problem = "verify finds nothing wrong, but the reference refuses the bytes"
-        elif outcome == READ:
-            problem = "all of it is read, but the reference refuses the bytes"
-        return Verdict(outcome, problem)
-    wrong = []
-    for part, answer in expected_answers(decoded).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r} and not {answer!r}")
-    return Verdict(outcome, "; ".join(wrong))
+    return compared(found, None if decoded is None else expected_answers(decoded))
 
 
 class Damaged(Damages):
