@@ -90,7 +90,7 @@ def command(capsys, monkeypatch):
     return call
 
 
-# The same examples every time and no deadline: a test that fails by chance tells nobody what a
+# The same examples every time and no deadline: a test that fails by chance does not show what a
 # change broke.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

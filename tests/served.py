@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+SECONDS = 120  # after which a server hangs; no test waits for it otherwise
+
 
 def skip_without_server():
     """Skip a module, or a test, where what the server needs is not installed."""
@@ -35,7 +37,7 @@ class Served:
         self.port = int(self.url.rpartition(":")[2])
 
     def ask(self, path, body=None, *, method=None, token=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -66,7 +68,7 @@ class Served:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, out, err
 
 
@@ -122,7 +124,7 @@ def settings_of(path, **limits):
 
 def answer_to(port, *parts):
     """Send bytes piece by piece and return what comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         found = b""
         for part in parts:
             connection.sendall(part)

@@ -87,7 +87,7 @@ def every_way(f, word, row):
         f[np.array([word])][0],
         f.batch([word])[0],
         f[row],
-        f[row - len(f.vectors)],  # rows of subwords stand behind those of the words
+        f[row - len(f.vectors)],  # rows of subwords follow the rows of words
         f[[row]][0],
         f[row : row + 1][0],
         f[np.arange(len(f.vectors)) == row][0],

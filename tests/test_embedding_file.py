@@ -254,12 +254,7 @@ def test_threads_may_share_a_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_a_forked_child_may_use_its_parents_file(opened, vectors):
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(opened["two"].tolist()))
-    child.start()
-    assert receiver.recv() == vectors[1].tolist()
-    child.join()
+    assert forked(lambda: opened["two"].tolist()) == vectors[1].tolist()
 
 
 @pytest.mark.parametrize("backend", ["mmap", "read"])

@@ -89,7 +89,7 @@ most = []
 done = threading.Event()
 
 def watch():
-    while not done.wait(0.0005):  # what BLAS has started stays
+    while not done.wait(0.0005):  # threads that BLAS starts do not end
         most.append(n_tasks())
 
 with embmap.open(sys.argv[1]) as file:

@@ -128,7 +128,7 @@ def numbers(tmp_path_factory):
     array = np.lib.format.open_memmap(path, "w+", np.float32, (ROWS, WIDE))
     block = np.random.default_rng(0).standard_normal((50, WIDE), np.float32)
     array[:FILLED] = np.tile(block, (FILLED // len(block), 1))
-    array[-1] = 7  # what stands between reads as zeros and takes no room
+    array[-1] = 7  # the rows between read as zeros and take no room
     array.flush()
     path.with_name("a.npy.words.txt").write_text("".join(f"w{i}\n" for i in range(ROWS)))
     return path

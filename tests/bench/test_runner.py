@@ -115,7 +115,7 @@ def test_dropped_pages_are_noticed(tmp_path):
     read_through(path)
     cached = fraction_cached(path)
     if cached is None:
-        pytest.skip("this system does not tell which pages it has in memory")
+        pytest.skip("this system does not report which pages are in memory")
     assert cached == 1.0
     with open(path, "rb") as file:
         os.fsync(file.fileno())
@@ -126,7 +126,7 @@ def test_dropped_pages_are_noticed(tmp_path):
 def test_memory_that_is_written_is_counted():
     before = read_usage()
     if before.own is None:
-        pytest.skip("this system does not tell what a process has written")
+        pytest.skip("this system does not report how much a process has written")
     with mmap.mmap(-1, 8 << 20) as block:  # new pages, whatever the allocator has lying around
         block.write(bytes([1]) * len(block))
         spent = read_usage().since(before)

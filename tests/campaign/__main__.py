@@ -49,7 +49,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.write and options.part:
-        parser.error("--part tries a part of the table, which is no table to write")
+        parser.error("--write writes the whole table, so it cannot be combined with --part")
     if options.list:
         for name, part in load_parts(options.modules).items():
             print(f"{name}: {part.promise}")

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def words_in(data: bytes, words: Sequence[str], width: int) -> Iterator[tuple[int, int]]:
-    """Start and end of words that stand behind their length in so many bytes."""
+    """Start and end of each word; its length comes before it, in so many bytes."""
     for word in words:
         raw = word.encode()
         record = len(raw).to_bytes(width, "little") + raw

@@ -1,7 +1,7 @@
-"""Bounds of memory and time: what damaged bytes may cost, against their size and valid ones.
+"""Bounds of memory and time: what damaged bytes may cost.
 
-Neither is a number of seconds: memory is bounded by the size of the file, and CPU time by that of
-the same work on valid files in the same process, which more bytes may multiply.
+Memory is bounded by the size of the file. CPU time is bounded by the time that the same work takes
+on valid files in the same process, multiplied for larger files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Bounds:
         return result
 
     def in_time(self, nbytes: int, work: Callable[[], Result]) -> Result:
-        """Check the CPU time of work against that of valid files."""
+        """Check the CPU time of work against the time of valid files."""
         start = time.process_time()
         result = work()
         seconds = time.process_time() - start

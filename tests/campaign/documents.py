@@ -67,7 +67,7 @@ def _changed(rng: random.Random, document: Any) -> Any:
 
 
 def hostile_json(rng: random.Random, text: bytes) -> bytes:
-    """Other JSON than that of a valid file, or almost JSON."""
+    """JSON that no valid file contains, or almost JSON."""
     document = json.loads(text)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         document = _changed(rng, copy.deepcopy(document))
@@ -102,7 +102,7 @@ _TOML = [
 
 
 def hostile_toml(rng: random.Random, text: str) -> bytes:
-    """Other TOML than that of a valid file, or almost TOML."""
+    """TOML that no valid file contains, or almost TOML."""
     made = rng.choice((text, rng.choice(_TOML), f"{text}\n{rng.choice(_TOML)}"))
     out = made.encode("utf-8", "surrogatepass")
     if rng.random() < 0.5 and out:

@@ -189,7 +189,7 @@ class DamagedIndex(Part):
         return found
 
     def damaged(self, rng: random.Random, name: str) -> bytes:
-        """A damaged index, or that of another file, as it is or damaged."""
+        """A damaged index, or the index of another file, whole or damaged."""
         others = [*self.anatomies.values(), *self.others]
         if rng.random() < 0.1:
             other = rng.choice(self.others)
@@ -209,7 +209,7 @@ class DamagedIndex(Part):
 
 
 class ForgedIndex(DamagedIndex):
-    """The same with checksums that hold: whoever can write them can make words disappear."""
+    """The same with matching checksums: an attacker who can write them can hide words."""
 
     name = "forged FILE.embx"
     promise = "Checksums that hold are believed, but every row exists and nothing crashes."

@@ -52,7 +52,7 @@ def numbers(rng: random.Random, data: bytes, anatomy: Anatomy) -> bytes:
         if offset + nbytes > len(data):
             continue
         old = int.from_bytes(data[offset : offset + nbytes], "little")
-        if rng.random() < 0.15:  # what stands elsewhere
+        if rng.random() < 0.15:  # the bytes of another field
             other, _ = rng.choice(anatomy.fields)
             new = int.from_bytes(data[other : other + nbytes], "little")
         else:
@@ -110,7 +110,7 @@ def lengths(rng: random.Random, data: bytes, anatomy: Anatomy) -> bytes:
 
 
 def texts(rng: random.Random, data: bytes, anatomy: Anatomy) -> bytes:
-    """Put what is no UTF-8, or a copy of another word, into words and names."""
+    """Put invalid UTF-8, or a copy of another word, into words and names."""
     if not anatomy.texts:
         return bit_flips(rng, data, anatomy)
     start, stop = rng.choice(anatomy.texts)

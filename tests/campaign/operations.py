@@ -1,7 +1,7 @@
 """Everything that writes a file, by name: each writer, the indexes, each pair of a conversion.
 
-An operation writes version 0 or 1 of its target, so that a trial can tell the old file from the new
-one and from what is neither. Both versions have as many rows: parts of both fit each other.
+An operation writes version 0 or 1 of its target, so that a trial can distinguish the old file from
+the new one and from a mixture. Both versions have as many rows, so that their parts fit together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXTENSIONS = {
     "npy": "npy",
     "safetensors": "safetensors",
 }
-_BESIDE = ("cvc", "dwe", "npy", "safetensors")  # formats whose words stand in a file beside them
+_BESIDE = ("cvc", "dwe", "npy", "safetensors")  # formats whose words are in a second file
 
 
 def words_of(version: int) -> list[str]:
@@ -113,7 +113,7 @@ def _graph(path: Path, version: int, sources: Path) -> None:
 
 
 def _indexed(folder: Path, version: int, sources: Path) -> Path:
-    """The data of an index; that of the old one is another file, so that it is stale."""
+    """The data of an index. The old index belongs to another file, so it is stale."""
     return folder / DATA if version else sources / "0" / DATA
 
 

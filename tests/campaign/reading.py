@@ -97,7 +97,7 @@ READERS = {  # name: file, back end, what is asked
 
 
 def open_source(path: str | Path, backend: str) -> Any:
-    """Open a file with the words that stand beside it if it has none."""
+    """Open a file; if it has no words, take them from the file beside it."""
     beside = Path(f"{path}.words.txt")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

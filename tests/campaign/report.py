@@ -45,7 +45,7 @@ def table(campaign: Campaign) -> str:
 
 
 def failures(campaign: Campaign) -> str:
-    """Write each failure with the command that repeats it; "" when there is none."""
+    """Write each failure with the command that repeats it; "" if nothing failed."""
     lines = []
     for name, tally in campaign.tallies.items():
         for failure in tally.failures[:_SHOWN]:

@@ -156,7 +156,7 @@ class Running:
         step = self.campaign.n_workers
         n_trials = (trial - self.next[name]) // step + 1
         tally.trials += n_trials
-        # Those of the same moment, whose outcomes died with the worker.
+        # The outcomes of other trials of the same second were lost with the worker.
         if n_trials > 1:
             tally.outcomes["not recorded"] += n_trials - 1
         self.next[name] = trial + step

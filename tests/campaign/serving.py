@@ -1,6 +1,6 @@
 """Faults under load: files, indexes and workers change, with every answer compared.
 
-The history of the file is kept: an answer has to be that of a version that was in place at some
+The history of the file is kept: an answer must come from a version that was in place at some
 moment between the question and the answer.
 """
 
@@ -39,7 +39,7 @@ _CLIENTS = 5
 _ONE_BY_ONE = threading.Lock() if sys.version_info < (3, 11, 8) else contextlib.nullcontext()
 _EVENTS = 12
 _RECOVERED = 20.0  # seconds in which a server has to answer again
-_REFUSALS = {  # codes of answers that are none, by status
+_REFUSALS = {  # codes of refusals, by status
     404: {"unknown_word"},
     408: {"timeout"},
     429: {"busy"},
@@ -110,7 +110,7 @@ class _Served(Part):
     patience = 150.0
     promise = (
         "While the file is replaced, rewritten, truncated or removed, its index damaged and "
-        "workers killed, each answer is that of a version in place between question and answer, "
+        "workers killed, each answer comes from a version in place between question and answer, "
         "or a documented refusal, and the server recovers."
     )
 
@@ -301,7 +301,7 @@ class _Served(Part):
         return self.link.with_name(f"{self.link.name}.embx")
 
     def _write_index(self, truth: Truth, rng: random.Random) -> None:
-        """Write the index of the file, or that of another version."""
+        """Write the index of the file, or the index of another version."""
         source = rng.choice((self.link, rng.choice(self.versions)[0]))
         with contextlib.suppress(embmap.EmbmapError, OSError), embmap.open(source) as file:
             file.build_index(self._index())
@@ -321,7 +321,7 @@ class _Served(Part):
     # Afterwards
 
     def _recover(self, truth: Truth) -> None:
-        """Ask until every answer is that of the version in place, and twenty in a row are."""
+        """Ask until twenty answers in a row come from the version in place."""
         until = time.monotonic() + _RECOVERED
         in_a_row = 0
         rng = random.Random(0)

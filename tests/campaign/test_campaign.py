@@ -12,10 +12,11 @@ import pytest
 
 from tests.campaign.parts import load_parts
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals"),
+]
 
 
 def command(*options, folder):

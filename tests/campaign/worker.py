@@ -1,7 +1,8 @@
 """A process that tries parts of the campaign in turn and says what it is about to try.
 
-What a worker tries stands in a mapped file before it starts: whatever kills the process, the
-campaign can read there which trial did. The outcomes go to another file, a line every second.
+A worker writes the number of a trial into a mapped file before the trial starts: whatever kills
+the process, the campaign can read which trial did. The outcomes go to another file, a line every
+second.
 """
 
 from __future__ import annotations

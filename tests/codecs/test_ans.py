@@ -20,7 +20,7 @@ def tables_of(models):
 
 
 def fixed(words):
-    """Words that cannot be written, as those of a file."""
+    """Read-only words, like the words of a file."""
     words = np.array(words, np.uint16)
     words.flags.writeable = False
     return words

@@ -33,7 +33,7 @@ def same(found, expected, what=""):
 
 
 def reads_like_the_reference(path, backend, data=None):
-    """Check that an open file says what the reference decoder says; return the file's columns."""
+    """Compare an open file with the reference decoder; return what the decoder read."""
     data = path.read_bytes() if data is None else data
     path.write_bytes(data)
     decoded = reference.decode(data)
@@ -116,7 +116,7 @@ def sections_are(f, decoded):
 
 
 def section(start, stop, **metadata):
-    """What a header says about a section."""
+    """An entry of the header for a section."""
     size = {"start_index": start, "end_index": stop, "num_vectors": stop - start}
     return {**size, "metadata": metadata}
 

@@ -126,7 +126,7 @@ def queries_are(f, integers, scale):
 
 
 def reads_like_the_reference(path, backend, data=None):
-    """Check that an open file says what the reference decoder says, and return that."""
+    """Compare an open file with the reference decoder; return what the decoder read."""
     if data is not None:
         path.write_bytes(data)
     decoded = reference.decode(path.read_bytes())

@@ -116,7 +116,7 @@ def add_subwords(made, layout):
 
 
 def same_answers(f, decoded, unknown=UNKNOWN):
-    """Assert that an open file says what the reference decoder says."""
+    """Assert that an open file agrees with the reference decoder."""
     assert f.layout == decoded.layout
     assert [chunk.id for chunk in f.chunks] == decoded.chunk_ids
     same_words(f, decoded)

@@ -15,7 +15,7 @@ MADE_FROM = {"A": "t3_A.dwe", "B": "jump_ragged_B.dwe"}
 READ = ("A_minor7", "B_minor7", "B_scale_neg", "B_scale_inf", "B_scale_zero")
 READ_WITH_PROBLEMS = ("B_scale_inf", "B_scale_zero")
 CANNOT_BE_DETECTED = "A_T_2"  # a block file whose number of steps was lowered
-# Opened, because nothing wrong stands where opening looks; reading and verifying find it.
+# Opened, because opening does not look at the damage; reading and verifying find it.
 FOUND_BY_READING = (
     *("A_C_12", "A_C_4", "A_K_9", "A_V_18", "A_chunk_addr_0", "A_chunk_addr_N"),
     *("A_chunk_addr_last", "A_chunk_state_small", "A_data_flip", "A_freq_ffff"),

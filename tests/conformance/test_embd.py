@@ -5,7 +5,6 @@ reference encoder and cover the same ground without the folder.
 """
 
 import json
-import shutil
 import sys
 
 import numpy as np
@@ -57,7 +56,7 @@ def as_float32(dtype, raw):
 
 
 def says(f, expected):
-    """Check that an open file says all that is expected, and nothing else."""
+    """Check that an open file contains all that is expected, and nothing else."""
     assert (f.format, f.layout) == ("embd", expected.layout)
     assert list(f.tensors) == list(expected.tensors)
     assert len(f.tensors) == len(expected.tensors)
@@ -100,27 +99,6 @@ def words_are_rows(f, expected):
     if f.vectors.zero_copy and tokens:
         assert not f[tokens[0]].flags.writeable
     np.testing.assert_array_equal(f[tokens], rows[[tokens.index(token) for token in tokens]])
-
-
-@pytest.fixture(params=["no index", "index file"])
-def opened(request, conformance_file, backend, tmp_path):
-    """The conformance file, opened with or without an index file beside it."""
-    if request.param == "no index":
-        with embmap.open(conformance_file, backend=backend) as f:
-            yield f
-        return
-    copy = tmp_path / conformance_file.name
-    shutil.copyfile(conformance_file, copy)
-    with embmap.open(copy, backend=backend) as f:
-        if not f.vocab:
-            with pytest.raises(ValueError, match="no words"):
-                f.build_index()
-            yield f
-            return
-        f.build_index()
-    with embmap.open(copy, backend=backend, index="require") as f:
-        assert f.info()["index"] == "file"
-        yield f
 
 
 @WITH_ANSWERS
@@ -254,7 +232,7 @@ SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 def content(layout="spec", tensors=None, tokens=TOKENS, metadata=None, **special):
-    """What a file says: by default a word embedding and some more, tokens and metadata."""
+    """The content of a file: by default a word embedding, other tensors, tokens and metadata."""
     if tensors is None:
         tensors = {WORDS: tensor("float32", (len(tokens), 3)), "b": tensor("float32", (3,), 1)}
     made = reference.Decoded(layout, tensors, [token.encode() for token in tokens])

@@ -5,7 +5,6 @@ implementations, see MANIFEST.txt in the folder.
 """
 
 import json
-import shutil
 from itertools import islice
 
 import numpy as np
@@ -35,28 +34,6 @@ WITH_ANSWERS = pytest.mark.conformance_files(*FILES, where=lambda path: answers(
 WITH_WORDS = pytest.mark.conformance_files(*FILES, where=has_words)
 QUANTIZED_TOLERANCE = 1e-6
 UNKNOWN_TOLERANCE = 1e-6
-
-
-@pytest.fixture(params=["no index", "index file"])
-def opened(request, conformance_file, backend, tmp_path):
-    """The conformance file, opened with or without an index file beside it."""
-    if request.param == "no index":
-        with embmap.open(conformance_file, backend=backend) as f:
-            yield f
-        return
-    copy = tmp_path / conformance_file.name
-    shutil.copyfile(conformance_file, copy)
-    with embmap.open(copy) as f:
-        if f.vocab:
-            f.build_index()
-        else:
-            with pytest.raises(ValueError, match="no words"):
-                f.build_index()
-            yield f
-            return
-    with embmap.open(copy, backend=backend, index="require") as f:
-        assert f.info()["index"] == "file"
-        yield f
 
 
 @pytest.fixture

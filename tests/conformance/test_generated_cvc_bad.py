@@ -75,7 +75,7 @@ HEADER_NBYTES = struct.unpack_from("<I", WHOLE, 8)[0]
 SOME = [section(0, 1)]
 BAD = {
     "empty": (b"", "magic|empty|format"),
-    "magic alone": (b"CVCF", "header length"),
+    "only the magic": (b"CVCF", "header length"),
     "bad magic": (b"CVCX" + WHOLE[4:], "magic|format"),
     "version and no length": (WHOLE[:8], "header length"),
     "header cut off": (WHOLE[:60], "header"),
@@ -270,7 +270,7 @@ def test_a_wrong_checksum_is_found_by_whole_chunks_and_verify(path, backend, kin
         rows = decoded.columns[name].rows
         if kind == "0.1":
             assert decoded.problems == []
-            assert f.verify().ok  # nothing could tell
+            assert f.verify().ok  # version 0.1 has no checksums
             same(np.asarray(f.columns[name]), rows)
             return
         assert decoded.problems == [f"the checksum of chunk {last} does not hold"]

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import multiprocessing
 import pickle
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 
 import embmap
 from tests.conformance.generated_dwe import each_layout, same, scaled, steps, written
+from tests.forked import forked
 from tests.reference import dwe as reference
 
 # ------------------------------------------------------------------------------------ an open file
@@ -265,20 +265,6 @@ def test_threads_share_a_file(path, backend, kernel, cache_nbytes):
 
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             assert list(pool.map(read, range(6))) == list(range(6))
-
-
-def forked(answer):
-    """What a forked child answers."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(answer()))
-    child.start()
-    try:
-        assert receiver.poll(20)
-        return receiver.recv()
-    finally:
-        child.kill()
-        child.join()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")

@@ -83,7 +83,7 @@ def test_files_by_the_published_texts_give_what_the_reference_decodes(
 ):
     data = reference.encode(content(kind, storage, norms, metadata, layout=layout), layout)
     f = open_bytes(data)
-    # Apart from padding, a simple vocabulary stands in v0 files as it does in reference files.
+    # Apart from padding, a simple vocabulary has the same bytes in v0 files and reference files.
     assert f.layout == ("reference" if (layout, kind) == ("v0", "simple") else layout)
     same_answers(f, reference.decode(data))
     assert f.verify().problems == []

@@ -1,4 +1,4 @@
-"""Files that replace others: the old ones or the whole new ones, whoever is killed when."""
+"""Files that replace others: the old ones or the whole new ones, wherever the process is killed."""
 
 import errno
 import itertools

@@ -28,9 +28,9 @@ from tests.judges.damage import (
     Verdict,
     attempt,
     bits,
+    compared,
     crash,
     loaded,
-    outcome_of,
 )
 from tests.reference import cvc as reference
 
@@ -80,7 +80,7 @@ def with_header(name, header):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     found = {
         "version": f.layout,
         "n": len(f),
@@ -168,19 +168,7 @@ def judge(path, backend, data, decoded):
             found = answers(f)
     except Exception as error:  # the point of all this
         return crash(error)
-    outcome = outcome_of(found)
-    if decoded is None:
-        problem = ""
-        if found["sound"] is True:
-            problem = "verify finds nothing wrong, but the reference refuses the bytes"
-        elif outcome == READ:
-            problem = "all of it is read, but the reference refuses the bytes"
-        return Verdict(outcome, problem)
-    wrong = []
-    for part, answer in expected_answers(decoded).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r} and not {answer!r}")
-    return Verdict(outcome, "; ".join(wrong))
+    return compared(found, None if decoded is None else expected_answers(decoded))
 
 
 def with_new_checksums(data, records):

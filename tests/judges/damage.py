@@ -1,7 +1,7 @@
-"""What the judges of every format share: answers that are refusals, verdicts, and a tally of them.
+"""What the judges of all formats share: refusals as answers, verdicts, and a tally of verdicts.
 
-A judge opens damaged bytes with embmap, asks for everything, and compares the answers with those of
-a slow decoder. Its verdict says what embmap did, and what is wrong with that, if anything.
+A judge opens damaged bytes with embmap, asks for everything, and compares the answers with a slow
+decoder. Its verdict says what embmap did, and what is wrong with that, if anything.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "Verdict",
     "attempt",
     "bits",
+    "compared",
     "crash",
     "flips",
     "loaded",
@@ -82,8 +83,26 @@ def bits(array: Any) -> Any:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def compared(found: dict[Any, Any], expected: dict[Any, Any] | None) -> Verdict:
+    """Compare answers with the expected ones; None if the reference decoder refuses the bytes."""
+    outcome = outcome_of(found)
+    if expected is None:
+        problem = ""
+        if found["sound"] is True:
+            problem = "verify finds nothing wrong, but the reference refuses the bytes"
+        elif outcome == READ:
+            problem = "all of it is read, but the reference refuses the bytes"
+        return Verdict(outcome, problem)
+    wrong = []
+    for part, answer in expected.items():
+        if found.get(part, "nothing") != answer:
+            shown = found.get(part, "nothing")
+            wrong.append(f"{part} is {shown!r:.80} and not {answer!r:.80}")
+    return Verdict(outcome, "; ".join(wrong))
+
+
 def crash(error: Exception) -> Verdict:
-    """Judge an exception that is none of embmap's."""
+    """Judge an exception that embmap does not define."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     message = f"{type(error).__name__} from {place.filename}:{place.lineno}: {error!s:.200}"
     return Verdict("crashed", message)

@@ -33,6 +33,7 @@ from tests.judges.damage import (
     Verdict,
     attempt,
     bits,
+    compared,
     crash,
     loaded,
     outcome_of,
@@ -96,7 +97,7 @@ def numbers(integers, scale):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     n_words, n_steps, dim = f.shape
     few = range(n_words if n_words < 20 else 0)
     found = {
@@ -183,11 +184,7 @@ def judge(path, backend, parsed, values):
         elif all(found["step", t] is not REFUSED for t in range(found["shape"][0])):
             problem = "all time steps are read, but the reference refuses the bytes"
         return Verdict(outcome, problem)
-    wrong = []
-    for part, answer in expected_answers(parsed, values).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r:.80} and not {answer!r:.80}")
-    return Verdict(outcome, "; ".join(wrong))
+    return compared(found, expected_answers(parsed, values))
 
 
 def with_u32(data, place, value):
@@ -196,7 +193,7 @@ def with_u32(data, place, value):
 
 
 def with_right_size(data):
-    """Bytes whose header says how many they are, if they are whole words."""
+    """The bytes with their right size in the header, if they are whole words."""
     return data if len(data) < 16 else with_u32(data, 12, len(data) // 4)
 
 

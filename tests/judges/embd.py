@@ -20,14 +20,13 @@ import numpy as np
 import embmap
 from tests.judges.damage import (
     NOT_OPENED,
-    READ,
     REFUSED,
     Damages,
     Verdict,
     attempt,
+    compared,
     crash,
     loaded,
-    outcome_of,
 )
 from tests.reference import embd as reference
 
@@ -42,7 +41,7 @@ def tensor(dtype, shape):
 
 
 def content(layout):
-    """What a small file says."""
+    """The content of a small file."""
     other = "float32" if layout == "flat" else "bfloat16"
     tensors = {
         WORDS: tensor("float32", (4, 2)),
@@ -83,7 +82,7 @@ def bits(array):
 
 
 def answers(f):
-    """Everything an open file says by part: values, or REFUSED."""
+    """Everything that can be asked of an open file, by part: values, or REFUSED."""
     found = {
         "layout": f.layout,
         "names": attempt(lambda: list(f.tensors)),
@@ -173,19 +172,7 @@ def judge(path, backend, data):
                 found = answers(f)
     except Exception as error:  # the point of all this
         return crash(error)
-    outcome = outcome_of(found)
-    if decoded is None:
-        problem = ""
-        if found["sound"] is True:
-            problem = "verify finds nothing wrong, but the reference refuses the bytes"
-        elif outcome == READ:
-            problem = "all of it is read, but the reference refuses the bytes"
-        return Verdict(outcome, problem)
-    wrong = []
-    for part, answer in expected_answers(decoded).items():
-        if found.get(part, "nothing") != answer:
-            wrong.append(f"{part} is {found.get(part, 'nothing')!r} and not {answer!r}")
-    return Verdict(outcome, "; ".join(wrong))
+    return compared(found, None if decoded is None else expected_answers(decoded))
 
 
 class Damaged(Damages):

@@ -42,7 +42,7 @@ METADATA = 'a = "ü"\nb = [1, 2]\n'
 
 
 def content(kind="simple", storage="ndarray", norms=True, metadata=False, words=WORDS, **fields):
-    """Make what a small file says."""
+    """Make the content of a small file."""
     made = reference.Decoded(vocab_kind=kind)
     n_words = len(words)
     if kind is not None:
@@ -125,7 +125,7 @@ ANYTHING = "anything"  # float32 cannot hold it
 
 
 def answers(f, lookups):
-    """Everything an open file says: values, UNKNOWN or REFUSED by part."""
+    """Everything that can be asked of an open file, by part: values, UNKNOWN or REFUSED."""
     found = {
         "words": attempt(lambda: None if f.vocab is None else list(f.vocab)),
         "matrix": attempt(lambda: None if f.vectors is None else np.asarray(f.vectors)),
@@ -245,7 +245,7 @@ def tolerantly_decoded(data):
             return reference.decode(data)
         except reference.InvalidFile:
             pass
-        # The words of an explicit vocabulary stand before its n-grams, and are read without them.
+        # The words of an explicit vocabulary come before its n-grams and can be read without them.
         fields = reference._vocabulary_fields
         patch.setattr(reference, "_vocabulary_fields", functools.partial(only_words, fields))
         try:
@@ -274,7 +274,7 @@ def sound(decoded):
     repeated = len(set(decoded.words or [])) < len(decoded.words or [])
     if values_of(decoded.metadata) is REFUSED:
         return False
-    # The decoder compares these with the rows, and a vocabulary alone has none.
+    # The decoder compares these with the rows, and a file of only a vocabulary has no rows.
     if any(index >= len(ngrams) for _, index in decoded.ngrams):
         return False
     return not repeated and len(set(ngrams)) == len(ngrams)
@@ -310,7 +310,7 @@ def judge(path, backend, data, original, lookups=LOOKUPS):
                 return Verdict(outcome, problem)
         is_right = is_sound is (sound(decoded) and not wrong)
         return Verdict(outcome, "" if is_right else f"verify says {is_sound}, wrong are {wrong}")
-    # Rows of subwords follow from the head of the vocabulary alone, which may be sound.
+    # The rows of subwords depend only on the head of the vocabulary, which may be sound.
     given = {
         part: answer
         for part, answer in found.items()
@@ -339,7 +339,7 @@ def answers_before(original, lookups):
     return expected_answers(reference.decode(original), lookups)
 
 
-# Where the counts and sizes of a chunk stand after its head, in every layout: offset, size.
+# Offset behind the head of a chunk and size of each count, in every dialect.
 _SUBWORDS = [(0, 8), (8, 4), (12, 4), (16, 4), (0, 4), (4, 4), (12, 8), (20, 4)]
 _QUANTIZED = [(0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 4), (32, 4)]
 COUNTS = {

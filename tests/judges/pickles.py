@@ -204,7 +204,7 @@ CORPUS = {
         more=text("gensim." + "m" * 100_000) + text("n") + (b"q\x012h\x01\x930") * 10
     ),
     "line-without-end": saved(more=b"V" + b"x" * 100_000),
-    # what is no part of saved vectors
+    # attributes that saved vectors do not have
     "function": saved(more=pair(call("os", "system", text("true")))),
     "function-stacked": saved(more=pair(text("os") + text("system") + b"\x93")),
     "function-below-gensim": saved(more=pair(call("gensim.utils.os", "system", text("true")))),

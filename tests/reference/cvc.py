@@ -22,7 +22,7 @@ COMPRESSIONS = {
     "1.0": ["fp16", "int8", "lossless"],
     "2.0": ["fp16", "int8", "none"],
 }
-# What a header says that is not about the format is metadata.
+# All other keys of a header are metadata.
 KNOWN = [
     "num_vectors",
     "dimension",
@@ -45,7 +45,7 @@ class NewerFile(InvalidFile):
 
 @dataclass
 class Column:
-    """A column: what the header says, its rows, and those that no payload gives."""
+    """A column: its entry in the header, its rows, and the rows that no payload gives."""
 
     name: str
     dimension: int
@@ -69,7 +69,7 @@ class Chunk:
 
 @dataclass
 class Decoded:
-    """Everything a CVC file says."""
+    """The content of a CVC file."""
 
     version: str
     n: int = 0
@@ -100,7 +100,7 @@ def decode(data: bytes) -> Decoded:
     at += 4
     header = parse_json(_bytes(data, at, nbytes))
     if not isinstance(header, dict):
-        raise InvalidFile("the header is no object")
+        raise InvalidFile("the header is not an object")
     out = Decoded(version)
     out.n = _count(header, "num_vectors")
     columns = _columns(header, version)
@@ -117,7 +117,7 @@ def decode(data: bytes) -> Decoded:
 
 
 def _version(data: bytes) -> tuple[str, int]:
-    """Return the version, and where the length of the header stands."""
+    """Return the version and the offset of the header's length."""
     (word,) = _unpack("<I", data, 4)
     if word == 1:
         return "1.0", 8
@@ -130,13 +130,13 @@ def _version(data: bytes) -> tuple[str, int]:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return what JSON says; NaN and Infinity are numbers, and no key stands twice."""
+    """Parse JSON; NaN and Infinity are numbers, and a repeated key is an error."""
 
     def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise InvalidFile(f"the key {key!r} stands twice")
+                raise InvalidFile(f"the key {key!r} is repeated")
             found[key] = value
         return found
 
@@ -150,7 +150,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def depth(value: Any) -> int:
-    """Return how deep lists and objects stand in one another."""
+    """Return how deep lists and objects are nested."""
     deepest, waiting = 0, [(value, 1)]
     while waiting:
         each, level = waiting.pop()
@@ -363,9 +363,9 @@ def _exactly(stored: bytes, nbytes: int) -> None:
 
 
 def _get(record: Any, key: str, kinds: list[type]) -> Any:
-    """Return a required value of one of these types and no other: True is no number."""
+    """Return a required value of exactly one of these types: True is not a number."""
     if type(record) is not dict:
-        raise InvalidFile(f"{record!r:.40} is no object")
+        raise InvalidFile(f"{record!r:.40} is not an object")
     if key not in record:
         raise InvalidFile(f"there is no {key}")
     if type(record[key]) not in kinds:
@@ -467,8 +467,8 @@ def columnar(
 ) -> bytes:
     """Encode a file of version 2.0.
 
-    Columns have a dtype, a compression and a dimension; a chunk has rows for each, which stand in
-    the payload in the order of the chunk.
+    Columns have a dtype, a compression and a dimension; a chunk has rows for each, which come
+    in the payload in the order of the chunk.
     """
     header: dict[str, Any] = {"format_type": "columnar", "num_vectors": 0, "columns": []}
     for name, (dtype, compression, dimension) in columns.items():

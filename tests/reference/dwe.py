@@ -35,7 +35,7 @@ class InvalidFile(ValueError):
 
 @dataclass
 class Parsed:
-    """Everything a DWE file says before a symbol is decoded.
+    """The content of a DWE file before a symbol is decoded.
 
     A group is what the coder can start at: a chunk of the block layout, a row of the jump table of
     the stream layout. Both hold `group` words of the vocabulary; the last may hold fewer.
@@ -56,7 +56,7 @@ class Parsed:
 
 @dataclass
 class Decoded:
-    """Everything a DWE file says."""
+    """The content of a DWE file."""
 
     layout: str
     minor: int
@@ -370,8 +370,8 @@ def decode_step(parsed: Parsed, t: int) -> np.ndarray:
 def loose_ends(parsed: Parsed) -> list[int]:
     """Return the steps of a stream that end neither where a step starts nor in the lowest state.
 
-    The format promises nothing across steps, but all known writers make one run of the coder. Only
-    this tells of damage to the last group of a step that leaves enough words to decode it.
+    The format promises nothing across steps, but all known writers make one run of the coder. It
+    is the only sign of damage to the last group of a step that leaves enough words to decode it.
     """
     steps = []
     for t, starts in enumerate(parsed.starts):
@@ -409,8 +409,9 @@ def encode(
 ) -> bytes:
     """Encode (T, V, K) int16 as the original does, or differently where a file may differ.
 
-    `wrap` allows differences beyond 16 bits. `models` are one per step, `order` is that of the
-    steps in the compressed data, and `gap` u32 of filling precede each block of the block layout.
+    `wrap` allows differences beyond 16 bits. `models` are one per step, `order` is the order
+    of the steps in the compressed data, and `gap` u32 of filling precede each block of the block
+    layout.
     """
     n_timesteps, vocab_size, _ = quantized.shape
     if n_timesteps < 2 or 0 in quantized.shape:

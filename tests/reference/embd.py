@@ -50,7 +50,7 @@ class InvalidFile(ValueError):
 
 @dataclass
 class Decoded:
-    """Everything an EMBD file says; parts the file does not have are empty."""
+    """The content of an EMBD file; parts that the file does not have are empty."""
 
     layout: str = "spec"
     tensors: dict[str, tuple[str, tuple[int, ...], np.ndarray]] = field(default_factory=dict)

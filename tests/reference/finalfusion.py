@@ -36,7 +36,7 @@ class InvalidFile(ValueError):
 
 @dataclass
 class Decoded:
-    """Everything a finalfusion file says; fields the file says nothing about keep their default."""
+    """The content of a finalfusion file; fields that the file does not have keep their default."""
 
     layout: str = "reference"
     chunk_ids: list[int] = field(default_factory=list)
@@ -138,7 +138,7 @@ def _read_vocabulary(out: Decoded, data: bytes, chunk_id: int, start: int, stop:
     kind = VOCABULARIES[chunk_id]
     problems = []
     # At most one order can succeed: the first eight bytes of the texts' order, read as a count of
-    # words, exceed 2^32, and those of the reference order, read as min_n and max_n, make max_n 0.
+    # words, exceed 2^32; the bytes of the reference order, read as min_n and max_n, make max_n 0.
     for text_order in (False, True):
         if text_order and kind not in ("bucket", "fasttext", "explicit"):
             continue

@@ -23,7 +23,7 @@ MADE_FROM = {"A": "t3_A.dwe", "B": "jump_ragged_B.dwe"}
 READ = ("A_minor7", "B_minor7", "B_scale_neg", "B_scale_inf", "B_scale_zero")
 READ_WITH_PROBLEMS = ("B_scale_inf", "B_scale_zero")
 CANNOT_BE_DETECTED = ("A_T_2",)
-# Nothing but decoding tells; all others are refused before that.
+# Only decoding finds these; all others are refused before.
 FOUND_BY_DECODING = (
     "A_C_12",
     "A_K_9",
@@ -324,7 +324,7 @@ def test_dot_products_wrap_to_32_bits():
 
 
 def test_changes_are_those_of_the_rule_worked_out_by_hand():
-    # The dot product of word 0 with each: 0 at first, and at last what stands here.
+    # The dot products of word 0 with each word: 0 at the first step, and these at the last.
     last = [1, 5, -5, 3, -7, 5, 0, 3]
     values = np.zeros((2, 8, 1), np.int16)
     values[1, :, 0] = last

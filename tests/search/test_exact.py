@@ -50,7 +50,7 @@ def reference(rows, query, n, metric, excluded=()):
 
 
 def agrees(found, expected, tolerance=1e-9):
-    """The same scores; the same rows, but where rounding alone could tell two apart."""
+    """The same scores, and the same rows unless two scores differ only by rounding."""
     assert len(found) == len(expected)
     scores = np.array([neighbor.score for neighbor in found])
     expected_scores = np.array([score for _, score in expected])

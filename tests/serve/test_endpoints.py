@@ -126,7 +126,7 @@ def test_a_fork_and_threads_have_connections_of_their_own(served):
         for thread in threads:
             thread.join()
     del thread, threads
-    assert len(remote._connections._all) == 1  # those of threads that ended are gone
+    assert len(remote._connections._all) == 1  # the connections of threads that ended are gone
 
 
 def test_words_that_cannot_stand_in_a_path_stand_in_the_query(tmp_path):
@@ -407,7 +407,7 @@ def test_the_description_is_true(served):
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     description = json.loads(served.ask("/openapi.json")[2])
     assert description["openapi"].startswith("3.1")
-    # What depends on the file and cannot stand in a description of all.
+    # These depend on the file, so the description of all files cannot contain them.
     paths = description["paths"]
     body = paths["/v1/{name}/similar"]["post"]["requestBody"]["content"]["application/json"]
     body["schema"]["oneOf"][1]["properties"]["vector"] |= {"minItems": 6, "maxItems": 6}

@@ -16,8 +16,6 @@ import pytest
 import embmap
 from tests.served import skip_without_server
 
-pytestmark = pytest.mark.slow
-
 skip_without_server()
 pytest.importorskip("selenium", reason="the page's tests need selenium")
 
@@ -36,10 +34,13 @@ By, Keys, Service, WebDriverWait = (
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and CHROMEDRIVER),
-    reason="the page's tests need chromium and chromedriver (Debian: chromium-driver)",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and CHROMEDRIVER),
+        reason="the page's tests need chromium and chromedriver (Debian: chromium-driver)",
+    ),
+]
 
 # Angles in degrees: the neighbours of a word are those with the nearest angles.
 FRUIT = {
@@ -134,7 +135,7 @@ class Page:
         return WebDriverWait(self.driver, 6, 0.02, flimsy).until(lambda _: holds())
 
     def neighbors(self, word):
-        """The words listed, once those of `word` are."""
+        """The listed words, once the neighbors of `word` are listed."""
         title = f"Neighbours of {word}"
         self.until(lambda: self.texts("#neighbors-title") == [title])
         return self.texts("#neighbor-list li :first-child")

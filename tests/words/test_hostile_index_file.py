@@ -82,11 +82,11 @@ def test_flipped_bytes_of_the_header_of_an_index_are_always_noticed(tmp_path):
     "damage",
     [
         pytest.param(lambda good: b"", id="empty"),
-        pytest.param(lambda good: b"EMBX\r\n\x1a\n", id="magic alone"),
+        pytest.param(lambda good: b"EMBX\r\n\x1a\n", id="only the magic"),
         pytest.param(lambda good: bytes(len(good)), id="zeros"),
         pytest.param(lambda good: b"\xff" * len(good), id="ones"),
         pytest.param(lambda good: b"the quick brown fox\n" * 300, id="text"),
-        pytest.param(lambda good: good[:64] + bytes(len(good) - 64), id="header alone"),
+        pytest.param(lambda good: good[:64] + bytes(len(good) - 64), id="only the header"),
         pytest.param(lambda good: good[:4096] + bytes(len(good) - 4096), id="body of zeros"),
         pytest.param(lambda good: good[:4096] + b"\xff" * (len(good) - 4096), id="body of ones"),
     ],
@@ -179,7 +179,7 @@ def test_words_replaced_behind_an_index_never_give_the_row_of_another_word(
     data = reference.encode(content(words=new))
     assert len(data) == status.st_size
     path.write_bytes(data)
-    # With size and time kept, that the words are others can show in the words alone.
+    # Size and time are kept, so only the words themselves can show the change.
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     asked = [*old, *new, "a", "b", "c", "ab", "cd", "x"]
     with (

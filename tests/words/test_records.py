@@ -103,7 +103,7 @@ def test_long_runs_of_short_words_are_numbered_right():
 )
 def test_lines_of_text_are_records(lines, ending, finished):
     if not finished and (not lines or lines[-1] == ""):
-        finished = True  # without its newline an empty last line is no line
+        finished = True  # an empty last line without a newline does not count as a line
     text = ending.join(lines) + (ending if finished and lines else "")
     data = text.encode()
     suffix = len(ending)

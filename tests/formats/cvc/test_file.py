@@ -41,12 +41,12 @@ MIXED = one_matrix(
 PAYLOADS = [HALVES.tobytes(), b"", CODES.tobytes()]
 
 
-@pytest.fixture(params=["mmap", "read"])
-def open_bytes(request, tmp_path):
+@pytest.fixture
+def open_bytes(tmp_path, backend):
     def opener(data, **options):
         path = tmp_path / "a.cvc"
         path.write_bytes(data)
-        return embmap.open(path, backend=request.param, **options)
+        return embmap.open(path, backend=backend, **options)
 
     return opener
 

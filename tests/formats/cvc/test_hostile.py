@@ -423,7 +423,11 @@ def test_deep_nesting_is_refused_or_read(damaged, kind, depth):
         assert decode(alone) is None
         assert (decode(unknown) is not None) == (decode(in_section) is not None)
         assert (decode(unknown) is not None) == (depth == 100 and i == 1)
-        for where, data in (("alone", alone), ("unknown", unknown), ("in a section", in_section)):
+        for where, data in (
+            ("by itself", alone),
+            ("unknown", unknown),
+            ("in a section", in_section),
+        ):
             damaged.judge(f"{where}, {len(bomb)} bytes", data)
     damaged.check()
 

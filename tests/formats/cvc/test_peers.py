@@ -9,10 +9,11 @@ decompressed = pytest.importorskip("decompressed", reason="decompressed is not i
 
 from decompressed.mmap_loader import MMapCVCLoader  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
 # It warns about every file of version 0.1.
-pytestmark = pytest.mark.filterwarnings("ignore:Loading legacy:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Loading legacy:DeprecationWarning"),
+]
 
 VECTORS = np.random.default_rng(0).standard_normal((250, 16)).astype(np.float32)
 

@@ -104,7 +104,7 @@ def test_every_flipped_byte_is_refused_or_read_as_the_reference_reads_it(damaged
 
 
 def hostile_u32(data, place):
-    """What might stand in one place of a file, and most likely must not."""
+    """Values for one place of a file, most of them not allowed there."""
     (old,) = struct.unpack_from("<I", data, place)
     size = len(data) // 4
     values = {0, 1, 2, 3, 12, size - 1, size, 0xFFFF, 0x10000, 2**20, 2**31, 2**32 - 1}
@@ -136,7 +136,7 @@ def test_hostile_sizes_in_the_header_take_no_memory(damaged, name):
         for value in hostile_u32(data, place)[list(SMALL).index(name) % 2 :: 2]:
             hostile = with_u32(data, place, value)
             n_steps, n_words, dim = struct.unpack_from("<3I", hostile, 20)
-            # Integers at all time steps, and those of the groups they come from.
+            # The integers of all time steps, and of the groups they are decoded from.
             justified = 4 * n_steps * n_words * dim
             if n_words * dim > reference.MOST_SYMBOLS * (len(data) // 2 + 1):
                 justified = 0

@@ -31,9 +31,9 @@ def path(tmp_path):
     return write(tmp_path / "a.weights", TENSORS, vocab=TOKENS, metadata=METADATA)
 
 
-@pytest.fixture(params=["mmap", "read"])
-def opened(request, path):
-    with embmap.open(path, backend=request.param) as file:
+@pytest.fixture
+def opened(path, backend):
+    with embmap.open(path, backend=backend) as file:
         yield file
 
 

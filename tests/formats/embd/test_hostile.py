@@ -204,7 +204,7 @@ FLAT = {
     "five dimensions": flat_file((1, 1, 1, 1, 1), 4),
     "no tensors": struct.pack("<4sIII", b"EMBD", 1, 0, 0),
     "no tensors, no vocabulary": struct.pack("<4sII", b"EMBD", 1, 0),
-    "magic alone": b"EMBD",
+    "only the magic": b"EMBD",
     "magic and version": struct.pack("<4sI", b"EMBD", 1),
     "minor version": struct.pack("<4sHHII", b"EMBD", 1, 1, 0, 0),
     "version 2": struct.pack("<4sIII", b"EMBD", 2, 0, 0),

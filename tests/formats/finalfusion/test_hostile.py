@@ -432,7 +432,7 @@ def test_a_code_without_a_centroid_hurts_its_row_alone(tmp_path, backend, storag
         assert not f.verify().ok
 
 
-# ---------------------------------------------------------------------------- what is no such file
+# ----------------------------------------------------------------------------------- other files
 
 
 def test_an_empty_file_is_refused(tmp_path, backend):
