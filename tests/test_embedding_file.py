@@ -14,6 +14,7 @@ import pytest
 
 import embmap
 from embmap.words.row_finder import BUILD_AT_ONCE, SCANS
+from tests.forked import forked
 
 WORDS = ["one", "two", "three", "", "vier und fünf", "六"]
 

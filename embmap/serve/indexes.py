@@ -1,7 +1,7 @@
 """Word indexes that all workers of a server map.
 
 They lie in the server's own folder, where nobody else writes: an index beside the data might be
-truncated, and whoever maps it is killed then. A valid FILE.embx is copied there; otherwise one
+truncated, which kills a process that has it mapped. A valid FILE.embx is copied there; otherwise one
 worker builds what the others wait for.
 """
 
@@ -56,7 +56,7 @@ class IndexFolder:
                 if beside is None or not self._copied(path, opened):
                     with opened("memory") as file:
                         file.build_index(path)
-                for each in earlier:  # whoever has it mapped keeps it
+                for each in earlier:  # a process that has it mapped keeps it
                     with contextlib.suppress(OSError):
                         each.unlink()
         return path
