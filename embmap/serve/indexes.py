@@ -1,8 +1,8 @@
 """Word indexes that all workers of a server map.
 
 They lie in the server's own folder, where nobody else writes: an index beside the data might be
-truncated, which kills a process that has it mapped. A valid FILE.embx is copied there; otherwise one
-worker builds what the others wait for.
+truncated, which kills a process that has it mapped. A valid FILE.embx is copied there; otherwise
+one worker builds the index that the others wait for.
 """
 
 from __future__ import annotations
