@@ -227,6 +227,9 @@ class Format(ABC):
         The choices of `layout`.
     magic : bytes
         The bytes that every file starts with.
+    is_opened : bool
+        Whether :func:`embmap.open` opens its files. An attribute, because opening a file asks every
+        format, and isinstance with an abstract class takes a microsecond.
     has_tensors : bool
         Whether a file may hold several matrices.
     has_timesteps : bool
@@ -239,6 +242,7 @@ class Format(ABC):
     extensions: ClassVar[tuple[str, ...]] = ()
     dialects: ClassVar[tuple[str, ...]] = ()
     magic: ClassVar[bytes] = b""
+    is_opened: ClassVar[bool] = False
     has_tensors: ClassVar[bool] = False
     has_timesteps: ClassVar[bool] = False
     writer: ClassVar[Writer | None] = None
@@ -266,6 +270,7 @@ class FileClass(Protocol):
 class FileFormat(Format):
     """A format whose files :func:`embmap.open` opens."""
 
+    is_opened = True
     file_class: ClassVar[FileClass]
 
     def open(

@@ -7,7 +7,7 @@ their first lines.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from embmap.errors import FormatError, UnsupportedError
 from embmap.formats.cvc.format import CvcFormat
@@ -49,7 +49,8 @@ F = TypeVar("F", bound=Format)
 
 def get_file_formats() -> dict[str, FileFormat]:
     """Return the formats that :func:`embmap.open` opens, by name."""
-    return {name: each for name, each in FORMATS.items() if isinstance(each, FileFormat)}
+    opened = {name: each for name, each in FORMATS.items() if each.is_opened}
+    return cast("dict[str, FileFormat]", opened)
 
 
 def get_written_formats() -> dict[str, Format]:
