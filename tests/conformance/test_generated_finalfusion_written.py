@@ -28,6 +28,8 @@ from tests.conformance.generated_finalfusion import (
     same_words,
 )
 
+pytestmark = pytest.mark.slow
+
 # What embmap writes
 
 

@@ -9,6 +9,8 @@ import pytest
 
 import embmap
 
+pytestmark = pytest.mark.slow
+
 EYE = np.eye(2, dtype=np.float32)
 WORDS = ["a", "b"]
 MIB = 1 << 20
