@@ -20,6 +20,9 @@ HOURS ?= 8
 demo: .venv/demo.installed
 	"$(VENV_PYTHON)" -m embmap demo
 
+# The tests run side by side on all cores, where threads of BLAS would only wait for each other.
+test test-quick: export OMP_NUM_THREADS ?= 1
+
 test: .venv/test.installed
 	"$(VENV_PYTHON)" -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 

@@ -29,7 +29,7 @@ def output_of(script, *arguments, **environment):
     """What a script prints that neither it nor a child of its may hang."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments), str(GENEROUS)],
-        env=os.environ | environment,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2"} | environment,
         capture_output=True,
         text=True,
         timeout=2 * GENEROUS,

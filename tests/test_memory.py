@@ -97,13 +97,13 @@ finally:
 print(peak - before)
 """
 ROWS, WIDE = 50_000, 500
-FILLED = 16_000
+FILLED = 32_000
 BOUND = 60_000_000
-WORKING = 90_000_000  # what takes turns with several steps, or with the rows of a quantizer
+WORKING = 150_000_000  # for what keeps more than a few blocks: several steps, 190 MB in all
 TEXT_BOUND = 4_000_000  # of 6 MB of numbers: more of them would take too long
 TARGETS = {
     "finalfusion": ("a.fifu", {"normalize": True}, BOUND),
-    "finalfusion, quantized": ("a.fifu", {"quantize": 20, "limit": FILLED}, WORKING),
+    "finalfusion, quantized": ("a.fifu", {"quantize": 20, "limit": FILLED // 2}, WORKING // 2),
     "embd": ("a.embd", {}, BOUND),
     "embd, flat": ("a.embd", {"output_layout": "flat"}, BOUND),
     "cvc, fp16": ("a.cvc", {"compression": "fp16"}, BOUND),

@@ -26,6 +26,8 @@ from tests.conformance.generated_dwe import (
 from tests.kernels import needs_numba
 from tests.reference import dwe as reference
 
+pytestmark = pytest.mark.slow
+
 
 @each_layout
 @pytest.mark.parametrize("cache_nbytes", [0, 1, 47, 48, 200, 1000, 1 << 20])

@@ -28,6 +28,8 @@ from tests.conformance.generated_finalfusion import (
     same_words,
 )
 
+pytestmark = pytest.mark.slow
+
 # What embmap writes
 
 
@@ -194,7 +196,7 @@ FIELDS += ["bow", "eow", "ngrams", "storage_kind", "metadata"]
 ARRAYS = ["codes", "codebooks", "projection", "pq_norms", "norms"]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 @given(made=contents())
 def test_what_is_written_is_what_the_reference_reads(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("written") / "file.fifu"

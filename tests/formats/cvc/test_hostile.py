@@ -188,7 +188,7 @@ def test_any_bytes_behind_the_magic_are_refused_or_read(tmp_path_factory, data, 
 
 # ----------------------------------------------------------------------------------- hostile values
 
-# A third of them is tried in each place; the campaign tries any value in any place.
+# Half of them are tried in each place; the campaign tries any value in any place.
 HOSTILE = [
     *(None, True, False, 0, -1, 1, 2, 3, 7, 12, 4096, 8192, -(2**63)),
     *(2**31, 2**32, 2**62, 2**63 - 1, 2**63, 10**400, -(10**400)),
@@ -226,7 +226,7 @@ def test_hostile_values_everywhere_in_the_header_take_no_memory(damaged, traced,
     for i, path in enumerate(paths(header)):
         backend = ("mmap", "read")[i % 2]
         damaged.judge(f"no {path}", with_header(name, replaced(header, path)), memory=MEMORY)
-        for value in HOSTILE[i % 3 :: 3]:
+        for value in HOSTILE[i % 2 :: 2]:
             data = with_header(name, replaced(header, path, value))
             damaged.judge(f"{path} = {value!r:.40}", data, backend, memory=MEMORY)
     damaged.check()
