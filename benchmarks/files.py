@@ -171,7 +171,7 @@ class Files:
                 _dense_blocks(self.n_chunk_rows, CHUNK_DIM),
                 compression=compression,
                 chunk_rows=self.n_chunk_rows // N_CHUNKS,
-                version="1.0",  # decompressed warns about 0.1, whose payloads are the same
+                layout="1.0",  # decompressed warns about 0.1, whose payloads are the same
             )
         return path
 

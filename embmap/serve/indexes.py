@@ -75,7 +75,7 @@ class IndexFolder:
         except (StaleIndexError, OSError):
             with contextlib.suppress(OSError):
                 copy.unlink()
-        _LOG.warning("%s: its index is of no use; another is built to serve it", self._name)
+        _LOG.warning("%s: its index is not valid; the server builds another", self._name)
         return False
 
 

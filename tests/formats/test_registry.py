@@ -14,7 +14,7 @@ from embmap.formats.format import FileFormat, Writer
 from embmap.formats.registry import FORMATS, get_file_formats, get_written_formats, recognize
 from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
-from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.dense import dense_matrix
 from embmap.words.given import words_of
 from embmap.words.records import Records
 

@@ -46,7 +46,7 @@ def test_approximate_answers_have_exact_scores_and_are_mostly_all_there(clustere
         best = file.most_similar("w20", 5, exclude=[found[0][0].row], approximate=True)
         assert found[0][0] not in best
         assert file.most_similar("w20", 0, approximate=True) == []
-        with pytest.raises(ValueError, match="knows the cosine"):
+        with pytest.raises(ValueError, match="metric must be 'cosine'"):
             file.most_similar("w20", 5, "dot", approximate=True)
 
 
