@@ -40,7 +40,7 @@ HOSTILE = {
     "not a number": ("a = nan", "nan is not a finite number"),
     "infinite": ("a = [1.0, -inf]", "-inf is not a finite number"),
     "too large": ("a = 1e999", "1e999 is not a finite number"),
-    "too long": ("#" * (MIB + 1), f"at most {MIB} bytes, not {MIB + 1}"),
+    "too long": ("#" * (MIB + 1), str(MIB + 1)),
     "escaped quotes without end": ('a = """' + '\\"""' * 25_000, "not TOML"),
     "not TOML": ("a =", "not TOML"),
 }
