@@ -152,7 +152,7 @@ class Output:
     quantized : Quantized or None
         The rows to store in place of `vectors` and `buckets`.
     bits : int or None
-        Bits of an integer, in formats that round to integers; by default those of `original`, or 8.
+        Bits of an integer, in formats that round to integers; by default as in `original`, or 8.
     original : Original or None
         The input if it has the format of the output; its parts are then kept if possible.
     """
