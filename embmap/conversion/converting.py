@@ -141,7 +141,8 @@ def convert(
     tensor : str, optional
         The tensor, array or column of the input that holds the vectors.
     timestep : int, optional
-        The time step of a DWE file to convert; -1 is the last.
+        The time step of a DWE file to convert; -1 is the last. A DWE file that is written as DWE
+        keeps all time steps.
     layout : str, optional
         The dialect to read the input as.
     output_layout : str, optional
@@ -303,9 +304,12 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
     words = chosen[0].words if chosen and chosen[0] is not None else None
     steps: Sequence[Matrix] = vectors
-    if wishes.writer.over_time:
-        words, steps = align(chosen, vectors)
     source = prepared[0].source
+    if source.steps:
+        rows = None if chosen[0] is None else chosen[0].rows
+        steps = [_convert_step(each, rows, prepared[0]) for each in source.steps]
+    elif wishes.writer.over_time:
+        words, steps = align(chosen, vectors)
     output = Output(
         path=wishes.path,
         words=words,
@@ -326,6 +330,16 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     return output
 
 
+def _convert_step(
+    step: Matrix, rows: npt.NDArray[np.int64] | None, prepared: _Prepared
+) -> Converted:
+    """Return one of several time steps of an input, converted as its first one is."""
+    vectors = prepared.vectors
+    if len(vectors) != len(step):
+        step = Selected(step, range(len(vectors)) if rows is None else rows)
+    return Converted(step, vectors.dtype, unit=prepared.lengths == "unit")
+
+
 def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
     """Return the input as the writer of its own format needs it."""
     chosen, vectors = prepared.chosen, prepared.vectors
@@ -335,7 +349,8 @@ def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
         rows = None if is_all else chosen.rows
     elif wishes.limit is not None:
         rows = np.arange(len(vectors))
-    changed = prepared.lengths != "stored" or wishes.dtype is not None
+    is_cast = wishes.dtype is not None and wishes.writer.stored_dtype is None
+    changed = prepared.lengths != "stored" or is_cast
     return Original(source=prepared.source, rows=rows, changed=changed)
 
 

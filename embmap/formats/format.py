@@ -95,6 +95,8 @@ class Input:
     parts : tuple of str
         What the file holds beyond the other attributes, by its names in reports, for example "other
         tensors".
+    steps : sequence of Matrix
+        The vectors at every time step, if the file has several and is written again.
     is_whole : bool
         Whether the file is written again with every tensor, column or time step; see
         :meth:`Request.keeps_whole`.
@@ -110,6 +112,7 @@ class Input:
     quantized: ProductMatrix | None = None
     file: EmbeddingFile | None = None
     parts: tuple[str, ...] = ()
+    steps: Sequence[Matrix] = ()
     is_whole: bool = False
 
     @property
@@ -127,7 +130,7 @@ class Original:
     rows : numpy.ndarray or None
         Shape (n,), int64: the rows that are written; None if these are all rows.
     changed : bool
-        Whether rows differ from the stored ones: they are scaled, or their dtype was asked for.
+        Whether rows differ from the stored ones: they are scaled, or the caller chose their dtype.
     """
 
     source: Input
