@@ -264,8 +264,8 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
+    is_same = source.format == wishes.format.name
     if source.words is not None:
-        is_same = source.format == wishes.format.name
         chosen = choose(
             source.words,
             wanted=wishes.wanted,
@@ -282,14 +282,16 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
     unit = wishes.normalize
     if unit is None:  # files of one format have the lengths that it prescribes
-        unit = (
-            "norms" in holds and source.format != wishes.format.name and not source.has_only_ngrams
-        )
+        unit = "norms" in holds and not is_same and not source.has_only_ngrams
     original = wishes.normalize is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
+    dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
+    keeps_dtype = is_same and wishes.writer.keeps_dtype and wishes.dtype is None
+    if keeps_dtype and not unit and not original:
+        dtype = vectors.dtype.newbyteorder("=")
     converted = Converted(
         vectors,
-        wishes.writer.choose_dtype(vectors.dtype, wishes.dtype),
+        dtype,
         norms=norms if original or lengths is not None else None,
         unit=unit,
         lengths=lengths,

@@ -92,6 +92,8 @@ class Input:
         All rows, first of words, then of n-grams, if the file stores them quantized.
     file : EmbeddingFile or None
         The open file, from which the writer of its own format copies `parts`.
+    data : ByteSource or None
+        The bytes of an input that has no `file` and is written again.
     parts : tuple of str
         What the file holds beyond the other attributes, by its names in reports, for example "other
         tensors".
@@ -111,6 +113,7 @@ class Input:
     buckets: Matrix | None = None
     quantized: ProductMatrix | None = None
     file: EmbeddingFile | None = None
+    data: ByteSource | None = None
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
     is_whole: bool = False
@@ -228,6 +231,8 @@ class Writer(ABC):
         The choices of `compression`.
     keeps_repeats : bool
         Whether a file of this format that is written again keeps the rows of repeated words.
+    keeps_dtype : bool
+        Whether such a file keeps any dtype, also one that is not in `dtypes`.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
@@ -238,6 +243,7 @@ class Writer(ABC):
     over_time: ClassVar[bool] = False
     compressions: ClassVar[tuple[str, ...]] = ()
     keeps_repeats: ClassVar[bool] = False
+    keeps_dtype: ClassVar[bool] = False
 
     @abstractmethod
     def write(self, output: Output) -> None:
