@@ -23,6 +23,7 @@ from embmap.formats.embd.layout import (
     fnv1a,
     parse,
 )
+from embmap.formats.embd.model import compare_metadata
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
@@ -227,6 +228,8 @@ class EmbdFile(EmbeddingFile):
         for key in REQUIRED_METADATA:
             if key not in keys:
                 report.warning(f"the metadata lack the key {key!r}")
+        for message in compare_metadata(layout, find_word_embedding(layout)):
+            report.warning(message)
         self._verify_padding(report)
         if layout.has_checksums:
             self._verify_checksums(report, progress)
