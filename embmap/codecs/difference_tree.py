@@ -71,11 +71,18 @@ def restore(
 
 
 def differences(
-    left: npt.NDArray[np.int16], step: npt.NDArray[np.int16], right: npt.NDArray[np.int16]
+    left: npt.NDArray[np.int16],
+    step: npt.NDArray[np.int16],
+    right: npt.NDArray[np.int16],
+    *,
+    wrap: bool = False,
 ) -> npt.NDArray[np.int16]:
-    """Return the difference to store for a step, the inverse of :func:`restore`."""
+    """Return the difference to store for a step, the inverse of :func:`restore`.
+
+    A difference beyond 16 bits raises ValueError, or wraps if `wrap` is true.
+    """
     exact = step.astype(np.int32) - _mean(left, right)
-    if exact.size and (exact.min() < -(1 << 15) or exact.max() >= 1 << 15):
+    if not wrap and exact.size and (exact.min() < -(1 << 15) or exact.max() >= 1 << 15):
         worst = exact.flat[np.abs(exact).argmax()]
         raise ValueError(f"a difference of {worst} does not fit into 16 bits")
     return exact.astype(np.int16)

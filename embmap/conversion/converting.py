@@ -25,7 +25,7 @@ from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
-from embmap.formats.format import Format, Input, Output, Request, Writer
+from embmap.formats.format import Format, Input, Original, Output, Request, Writer
 from embmap.formats.registry import FORMATS, get_written_formats
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
@@ -58,8 +58,9 @@ class _Wishes:
     compression: str | None
     quantize: int | None
     opq: bool
-    bits: int
+    bits: int | None
     dialect: str | None
+    limit: int | None
     progress: Progress | None
 
 
@@ -94,7 +95,7 @@ def convert(
     compression: str | None = None,
     quantize: int | None = None,
     opq: bool = False,
-    bits: int = 8,
+    bits: int | None = None,
     progress: Progress | None = None,
 ) -> ConversionReport:
     """Convert an embedding file to another format.
@@ -140,7 +141,8 @@ def convert(
     tensor : str, optional
         The tensor, array or column of the input that holds the vectors.
     timestep : int, optional
-        The time step of a DWE file to convert; -1 is the last.
+        The time step of a DWE file to convert; -1 is the last. A DWE file that is written as DWE
+        keeps all time steps.
     layout : str, optional
         The dialect to read the input as.
     output_layout : str, optional
@@ -156,8 +158,9 @@ def convert(
         length of a vector.
     opq : bool
         Learn a rotation before quantizing, which loses less.
-    bits : int
-        Bits of a number in a DWE file, 2 to 16.
+    bits : int, optional
+        Bits of a number in a DWE file, 2 to 16. By default a DWE file that is written as DWE keeps
+        its numbers, and other numbers are rounded to 8 bits.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
 
@@ -216,6 +219,7 @@ def convert(
         limit=limit,
         dtype=None if dtype is None else np.dtype(dtype),
         progress=progress,
+        output_format=target.name if len(inputs) == 1 else None,
         folder=path.absolute().parent,
         cache_nbytes=_CACHE_NBYTES // max(len(inputs), 1),
     )
@@ -234,13 +238,14 @@ def convert(
         opq=opq,
         bits=bits,
         dialect=output_layout,
+        limit=limit,
         progress=progress,
     )
     with ExitStack() as stack:
         prepared = [_prepare(open_input(each, request, stack), wishes) for each in inputs]
         output = _make_output(prepared, wishes)
         writer.write(output)
-    return _make_report(prepared[0], output, wishes)
+        return _make_report(prepared[0], output, wishes)
 
 
 def _list_titles(able: Callable[[Writer], Any]) -> str:
@@ -259,9 +264,14 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
+    is_same = source.format == wishes.format.name
     if source.words is not None:
         chosen = choose(
-            source.words, wanted=wishes.wanted, refuse=wishes.writer.refuse, lossy=wishes.lossy
+            source.words,
+            wanted=wishes.wanted,
+            refuse=wishes.writer.refuse,
+            lossy=wishes.lossy,
+            keep_repeats=is_same and wishes.wanted is None and wishes.writer.keeps_repeats,
         )
         if len(chosen.rows) != len(vectors):
             vectors = Selected(vectors, chosen.rows)
@@ -272,14 +282,16 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
     unit = wishes.normalize
     if unit is None:  # files of one format have the lengths that it prescribes
-        unit = (
-            "norms" in holds and source.format != wishes.format.name and not source.has_only_ngrams
-        )
+        unit = "norms" in holds and not is_same and not source.has_only_ngrams
     original = wishes.normalize is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
+    dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
+    keeps_dtype = is_same and wishes.writer.keeps_dtype and wishes.dtype is None
+    if keeps_dtype and not unit and not original:
+        dtype = vectors.dtype.newbyteorder("=")
     converted = Converted(
         vectors,
-        wishes.writer.choose_dtype(vectors.dtype, wishes.dtype),
+        dtype,
         norms=norms if original or lengths is not None else None,
         unit=unit,
         lengths=lengths,
@@ -294,9 +306,12 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
     words = chosen[0].words if chosen and chosen[0] is not None else None
     steps: Sequence[Matrix] = vectors
-    if wishes.writer.over_time:
-        words, steps = align(chosen, vectors)
     source = prepared[0].source
+    if source.steps:
+        rows = None if chosen[0] is None else chosen[0].rows
+        steps = [_convert_step(each, rows, prepared[0]) for each in source.steps]
+    elif wishes.writer.over_time:
+        words, steps = align(chosen, vectors)
     output = Output(
         path=wishes.path,
         words=words,
@@ -308,11 +323,37 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
         bits=wishes.bits,
         progress=wishes.progress,
     )
+    if len(prepared) == 1 and source.format == wishes.format.name:
+        output = replace(output, original=_find_original(prepared[0], wishes))
     if "norms" in wishes.writer.holds:
         output = replace(output, norms=_choose_norms(prepared[0]))
     if "subwords" in wishes.writer.holds:
         output = _add_subwords(output, prepared[0], wishes)
     return output
+
+
+def _convert_step(
+    step: Matrix, rows: npt.NDArray[np.int64] | None, prepared: _Prepared
+) -> Converted:
+    """Return one of several time steps of an input, converted as its first one is."""
+    vectors = prepared.vectors
+    if len(vectors) != len(step):
+        step = Selected(step, range(len(vectors)) if rows is None else rows)
+    return Converted(step, vectors.dtype, unit=prepared.lengths == "unit")
+
+
+def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
+    """Return the input as the writer of its own format needs it."""
+    chosen, vectors = prepared.chosen, prepared.vectors
+    rows = None
+    if chosen is not None and prepared.source.words is not None:
+        is_all = wishes.limit is None and len(chosen.rows) == len(prepared.source.words)
+        rows = None if is_all else chosen.rows
+    elif wishes.limit is not None:
+        rows = np.arange(len(vectors))
+    is_cast = wishes.dtype is not None and wishes.writer.stored_dtype is None
+    changed = prepared.lengths != "stored" or is_cast
+    return Original(source=prepared.source, rows=rows, changed=changed)
 
 
 def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
@@ -390,12 +431,15 @@ def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> Conver
 
 def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple[str, ...]:
     """Return the parts of the input that the output lacks."""
-    source = prepared.source
+    source, kept = prepared.source, writer.find_kept(output)
     restored = prepared.lengths == "original"
     lacking = {
         "norms": source.norms is not None and output.norms is None and not restored,
         "subwords": source.subwords is not None and output.subwords is None,
         "quantization": source.quantized is not None and output.quantized is None,
-        "metadata": bool(output.metadata) and "metadata" not in writer.holds,
+        "metadata": bool(output.metadata) and "metadata" not in kept,
     }
+    # What only files of this format hold is kept only by its own writer.
+    kept = kept if output.original is not None else frozenset()
+    lacking |= {part: part not in kept for part in source.parts}
     return tuple(part for part, is_lacking in lacking.items() if is_lacking)

@@ -6,18 +6,21 @@ As in the safetensors library, the tensors must fill the data without gaps or ov
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from embmap.errors import FormatError, TruncatedError
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
 
-__all__ = ["FORMAT", "Header", "Tensor", "read_header"]
+__all__ = ["FORMAT", "Header", "Tensor", "describe_tensors", "read_data", "read_header"]
 
 FORMAT = "safetensors"
+_READ = 1 << 22
 _LONGEST_HEADER = 100_000_000  # bytes, the bound of the safetensors library
 # Bits of a number, and the dtype of numpy that reads it; None for kinds that numpy lacks.
 _KINDS: dict[str, tuple[int, str | None]] = {
@@ -115,6 +118,32 @@ def read_header(data: ByteSource) -> Header:
             offset=reader.offset + position,
         )
     return Header(tensors, metadata)
+
+
+def describe_tensors(data: ByteSource) -> dict[str, Any]:
+    """Return the header's entries of all tensors of a file, in the order of their data."""
+    start = _data_start(data)
+    return {
+        name: {
+            "dtype": tensor.kind,
+            "shape": list(tensor.shape),
+            "data_offsets": [
+                tensor.offset - start,
+                tensor.offset - start + math.prod(tensor.shape) * _KINDS[tensor.kind][0] // 8,
+            ],
+        }
+        for name, tensor in read_header(data).tensors.items()
+    }
+
+
+def read_data(data: ByteSource) -> Iterator[memoryview]:
+    """Yield the data of all tensors of a file, a few megabytes at a time."""
+    for start in range(_data_start(data), data.nbytes, _READ):
+        yield data.array(start, np.uint8, min(_READ, data.nbytes - start)).data
+
+
+def _data_start(data: ByteSource) -> int:
+    return 8 + int.from_bytes(data.read(0, 8), "little")
 
 
 def _where(data: ByteSource, name: str) -> dict[str, Any]:

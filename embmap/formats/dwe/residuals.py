@@ -97,10 +97,12 @@ class Residual:
     """The symbols of one time step: its values, or their differences from two other steps.
 
     `steps` are the step with its number, or the steps before, at and after `t` with their numbers.
+    Differences beyond 16 bits are an error unless they may wrap.
     """
 
-    def __init__(self, t: int, steps: Sequence[tuple[int, Any]]) -> None:
+    def __init__(self, t: int, steps: Sequence[tuple[int, Any]], wrap: bool = False) -> None:
         self.t = t
+        self._wrap = wrap
         self._steps = steps
         self._shape: tuple[int, int] = steps[0][1].shape
 
@@ -109,7 +111,7 @@ class Residual:
         if len(values) == 1:
             return values[0]
         try:
-            return differences(*values)
+            return differences(*values, wrap=self._wrap)
         except ValueError as error:
             raise ValueError(f"timestep {self.t}: {error}") from None
 
@@ -147,8 +149,9 @@ class Residual:
 class Residuals:
     """The symbols of all time steps: two steps of values, and differences for the others."""
 
-    def __init__(self, steps: Sequence[Any]) -> None:
+    def __init__(self, steps: Sequence[Any], wrap: bool = False) -> None:
         self._steps = steps
+        self._wrap = wrap
         self.n_steps = len(steps)
         if self.n_steps < 2:
             raise ValueError(f"a DWE file needs at least 2 time steps, not {self.n_steps}")
@@ -170,4 +173,4 @@ class Residuals:
         numbered = [(t, as_rows(self._steps[t])) for t in steps]
         for t, step in numbered:
             _check_shape(t, step.shape, (self.n_words, self.dim))
-        return Residual(steps[len(steps) // 2], numbered)
+        return Residual(steps[len(steps) // 2], numbered, self._wrap)

@@ -33,7 +33,7 @@ from embmap.io.atomic_write import replacing, spool_beside
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, split_blocks
 
-__all__ = ["quantize", "quantize_blocks", "write"]
+__all__ = ["quantize", "quantize_blocks", "write", "write_steps"]
 
 _GROUP = 100
 _MOST_WAITING = 1024  # groups that are written at once
@@ -86,12 +86,30 @@ def write(
     """
     if layout not in DIALECTS:
         raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {layout!r}")
-    factor = _factor(scale)
+    return write_steps(
+        path, quantized, scale=_factor(scale), group=group, layout=layout, progress=progress
+    )
+
+
+def write_steps(
+    path: str | os.PathLike[str],
+    quantized: Steps,
+    *,
+    scale: float,
+    group: int | None,
+    layout: str,
+    progress: Progress | None,
+    wrap: bool = False,
+) -> Path:
+    """Write a file as :func:`write` does; differences beyond 16 bits wrap if `wrap` is true.
+
+    Files that contain such differences can be read, so that they can be written again.
+    """
     with contextlib.ExitStack() as stack:
         steps = cast("Sequence[Any]", quantized)
         if not can_reread(steps):
             steps = spool_steps(steps, stack.enter_context(spool_beside(path)))
-        residuals = Residuals(steps)
+        residuals = Residuals(steps, wrap)
         group = _choose_group(residuals.n_words, group, layout)
         models = _fit_models(residuals, progress)
         shape = (residuals.n_steps, residuals.n_words, residuals.dim, group)
@@ -106,7 +124,7 @@ def write(
         n_words = out.seek(0, os.SEEK_END) // 4
         _check_size(n_words)
         out.seek(0)
-        out.write(struct.pack("<4s8If", MAGIC, 1, 0, n_words, address, *shape, factor))
+        out.write(struct.pack("<4s8If", MAGIC, 1, 0, n_words, address, *shape, scale))
     return Path(os.fsdecode(path))
 
 

@@ -14,7 +14,6 @@ from embmap.codecs.bfloat import as_float32, bfloat16_dtype
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.embd.layout import (
-    CHECKSUM_ENABLED,
     FOOTER,
     FORMAT,
     REQUIRED_METADATA,
@@ -24,6 +23,7 @@ from embmap.formats.embd.layout import (
     fnv1a,
     parse,
 )
+from embmap.formats.embd.model import compare_metadata
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
@@ -34,7 +34,7 @@ from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.records import scan
 
-__all__ = ["EmbdFile", "Tensors"]
+__all__ = ["EmbdFile", "Tensors", "find_word_embedding"]
 
 _READ = 1 << 22
 _ALIGN = 64
@@ -53,7 +53,8 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
     """The tensors of a file by name: read-only arrays, which are views if the file is mapped."""
 
     def __init__(self, file: ByteSource, layout: EmbdLayout) -> None:
-        self._file = file
+        self.data = file
+        self.offsets = layout
         self._tensors = {tensor.name: tensor for tensor in layout.tensors}
 
     def layout(self, name: str) -> TensorLayout:
@@ -64,7 +65,7 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
         """Return a tensor; bfloat16 needs ml_dtypes, without which it is returned as uint16."""
         tensor = self._tensors[name]
         dtype = bfloat16_dtype() if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype)
-        return self._file.array(tensor.offset, dtype, tensor.shape)
+        return self.data.array(tensor.offset, dtype, tensor.shape)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a tensor of that name."""
@@ -80,7 +81,7 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
 
     def __repr__(self) -> str:
         """List the names of the tensors; reads nothing."""
-        return f"<Tensors of {self._file.path}: {', '.join(self)}, not read>"
+        return f"<Tensors of {self.data.path}: {', '.join(self)}, not read>"
 
 
 class EmbdFile(EmbeddingFile):
@@ -123,7 +124,7 @@ class EmbdFile(EmbeddingFile):
     ) -> None:
         layout = self._offsets = parse(file, dialect)
         records = layout.vocabulary
-        chosen = _word_embedding(layout, None if records is None else records.n)
+        chosen = find_word_embedding(layout)
         matrix = None if chosen is None else _matrix(file, chosen)
         n_rows = 0 if matrix is None else len(matrix)
         words = words_of(file, records, vocab, n_rows, FORMAT, index)
@@ -186,7 +187,7 @@ class EmbdFile(EmbeddingFile):
         """
         info = super().info()
         info["special_tokens"] = self.special_tokens
-        info["checksums"] = bool(self._offsets.flags & CHECKSUM_ENABLED)
+        info["checksums"] = self._offsets.has_checksums
         info["aligned"] = bool(self._offsets.flags & TENSORS_ALIGNED)
         info["chunks"] = [
             {
@@ -227,8 +228,10 @@ class EmbdFile(EmbeddingFile):
         for key in REQUIRED_METADATA:
             if key not in keys:
                 report.warning(f"the metadata lack the key {key!r}")
+        for message in compare_metadata(layout, find_word_embedding(layout)):
+            report.warning(message)
         self._verify_padding(report)
-        if layout.flags & CHECKSUM_ENABLED:
+        if layout.has_checksums:
             self._verify_checksums(report, progress)
         else:
             report.warning("the file has no checksums, so its data cannot be verified")
@@ -284,8 +287,9 @@ class EmbdFile(EmbeddingFile):
             report.error("the checksum does not match the file", footer + 4)
 
 
-def _word_embedding(layout: EmbdLayout, n_words: int | None) -> TensorLayout | None:
+def find_word_embedding(layout: EmbdLayout) -> TensorLayout | None:
     """Return the tensor with a row for each token, None if it cannot be identified."""
+    n_words = None if layout.vocabulary is None else layout.vocabulary.n
     matrices = [tensor for tensor in layout.tensors if len(tensor.shape) == 2]
     if n_words is not None:
         matrices = [tensor for tensor in matrices if tensor.shape[0] >= n_words]

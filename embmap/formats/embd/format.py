@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from embmap.embedding_file import EmbeddingFile
+from embmap.formats.embd.copying import list_parts, plan_copy
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.embd.layout import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
-from embmap.formats.embd.writer import write
-from embmap.formats.format import FileFormat, Output, Request, Writer
+from embmap.formats.embd.writer import write, write_copy
+from embmap.formats.format import FileFormat, Input, Original, Output, Request, Writer
 from embmap.io.atomic_write import Part
+from embmap.io.mapping import ByteSource
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
@@ -27,31 +32,56 @@ class EmbdWriter(Writer):
     dtypes = ("float32", "float16")
     holds = frozenset({"metadata"})
     needs_words = False
+    keeps_repeats = True
+
+    def find_kept(self, output: Output) -> frozenset[str]:
+        kept = self.holds if _choose_dialect(output) == "spec" else frozenset()
+        return kept if output.original is None else kept | plan_copy(output).parts
 
     def write(self, output: Output) -> None:
-        given, dialect = output.texts(), output.dialect or "spec"
-        metadata = None
-        if dialect == "spec" and given:
-            n, dim = output.vectors.shape
-            metadata = dict.fromkeys(REQUIRED_METADATA, "unknown")
-            metadata |= {
-                "embedding_dim": str(dim),
-                "vocab_size": str(n),
-                "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            }
-            metadata |= given
-        with contextlib.ExitStack() as stack:
+        dialect = _choose_dialect(output)
+        copy = None if output.original is None else plan_copy(output)
+        tensors = {output.tensor: output.vectors} if copy is None else copy.tensors
+        with ExitStack() as stack:
             path: Path | Part = output.path
             if output.words is None:
                 # A file without words takes those beside it; an older file must not leave any.
                 path = stack.enter_context(with_words_beside(output.path, None))
-            write(
-                path,
-                {output.tensor: output.vectors},
-                vocab=output.words,
-                metadata=metadata,
-                layout=dialect,
-            )
+            if copy is None or "flat" in (dialect, copy.dialect):
+                metadata = _complete(output) if dialect == "spec" else None
+                write(path, tensors, vocab=output.words, metadata=metadata, layout=dialect)
+            else:
+                is_new = output.metadata is not cast(Original, output.original).source.metadata
+                write_copy(
+                    path,
+                    tensors,
+                    vocab=output.words,
+                    special=copy.special,
+                    metadata=(_complete(output) or {}).items() if is_new else copy.metadata,
+                    align=copy.align,
+                    checksums=copy.checksums,
+                )
+
+
+def _choose_dialect(output: Output) -> str:
+    """Return the dialect to write: as asked for, else as in a file that is written again."""
+    stored = None if output.original is None else plan_copy(output).dialect
+    return output.dialect or stored or "spec"
+
+
+def _complete(output: Output) -> dict[str, str] | None:
+    """Return the given metadata with the required keys; None if none are given."""
+    given = output.texts()
+    if not given:
+        return None
+    n, dim = output.vectors.shape
+    return {
+        **dict.fromkeys(REQUIRED_METADATA, "unknown"),
+        "embedding_dim": str(dim),
+        "vocab_size": str(n),
+        "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **given,
+    }
 
 
 class EmbdFormat(FileFormat):
@@ -66,8 +96,18 @@ class EmbdFormat(FileFormat):
     file_class = EmbdFile
     writer = EmbdWriter()
 
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        source = super().read(data, request, stack)
+        file, is_whole = cast(EmbdFile, source.file), request.keeps_whole(self.name)
+        has_vectors = not is_whole or file.vectors is not None
+        parts = list_parts(file, has_vectors=has_vectors)
+        return replace(source, parts=parts, is_whole=is_whole)
+
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         name = request.tensor
+        if file.vectors is None and request.keeps_whole(self.name):
+            # The tensors are kept, and none of them is the vectors of the tokens.
+            return ArrayMatrix(np.empty((len(file.vocab or ()), 0), np.float32))
         if name is None:
             return super().choose_matrix(file, request)
         tensors = cast(EmbdFile, file).tensors

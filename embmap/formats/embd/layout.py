@@ -121,6 +121,11 @@ class EmbdLayout:
     flags: int = 0
     warnings: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the file has checksums."""
+        return bool(self.flags & CHECKSUM_ENABLED)
+
 
 def fnv1a(name: bytes) -> int:
     """Return the FNV-1a hash of a tensor name."""

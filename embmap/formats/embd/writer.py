@@ -11,7 +11,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,7 @@ from embmap.formats.embd.layout import (
 )
 from embmap.io.atomic_write import replacing
 
-__all__ = ["TensorBlocks", "write"]
+__all__ = ["TensorBlocks", "write", "write_copy"]
 
 _DTYPE_IDS = {name.replace("<", ""): number for number, name in DTYPES.items()}
 _SHORT = 0xFFFF
@@ -125,7 +125,10 @@ def write(
     special = _special_rows(special_tokens, tokens)
     if metadata is None:
         metadata = _derive_metadata(plan, len(tokens or ()))
-    section = _metadata_section(metadata)
+    missing = [key for key in REQUIRED_METADATA if key not in map(str, metadata)]
+    if missing:
+        raise ValueError(f"metadata must have the keys {', '.join(missing)}")
+    section = _metadata_section(metadata.items())
     with replacing(path) as handle:
         _write_spec(
             _Output(handle),
@@ -138,6 +141,33 @@ def write(
             checksums=checksums,
         )
     return Path(os.fsdecode(path))
+
+
+def write_copy(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, npt.ArrayLike | TensorBlocks],
+    *,
+    vocab: Iterable[str] | None,
+    special: Sequence[int] | None,
+    metadata: Iterable[tuple[str, str]],
+    align: int,
+    checksums: bool,
+) -> None:
+    """Write a file with the metadata and special tokens of another, even if they are not valid."""
+    tokens = None if vocab is None else [_encode(token, "token") for token in vocab]
+    plan = {name: _plan(tensors, name, _SHORT) for name in tensors}
+    entries = list(metadata)
+    with replacing(path) as handle:
+        _write_spec(
+            _Output(handle),
+            tensors,
+            plan,
+            tokens=tokens,
+            special=special,
+            metadata=_metadata_section(entries) if entries else b"",
+            align=align,
+            checksums=checksums,
+        )
 
 
 def _encode(text: object, what: str, most: int = _SHORT) -> bytes:
@@ -268,7 +298,7 @@ def _write_spec(
     plan: dict[str, _Planned],
     *,
     tokens: list[bytes] | None,
-    special: list[int] | None,
+    special: Sequence[int] | None,
     metadata: bytes,
     align: int,
     checksums: bool,
@@ -338,20 +368,16 @@ def _derive_metadata(plan: Mapping[str, _Planned], n_tokens: int) -> dict[str, s
     return entries
 
 
-def _metadata_section(metadata: Mapping[str, Any]) -> bytes:
-    entries = {str(key): str(value) for key, value in metadata.items()}
-    missing = [key for key in REQUIRED_METADATA if key not in entries]
-    if missing:
-        raise ValueError(f"metadata must have the keys {', '.join(missing)}")
+def _metadata_section(entries: Iterable[tuple[object, object]]) -> bytes:
     parts = []
-    for key, value in entries.items():
-        data, text = _encode(key, "metadata key"), _encode(value, "metadata value")
+    for key, value in entries:
+        data, text = _encode(str(key), "metadata key"), _encode(str(value), "metadata value")
         parts.append(struct.pack("<HH", len(data), len(text)) + data + text)
     body = b"".join(parts)
     return struct.pack("<II", len(parts), len(body)) + body
 
 
-def _vocabulary_section(tokens: list[bytes], special: list[int] | None, offset: int) -> bytes:
+def _vocabulary_section(tokens: list[bytes], special: Sequence[int] | None, offset: int) -> bytes:
     """Return the vocabulary section, which starts at an offset in the file."""
     body = b"".join(struct.pack("<H", len(token)) + token for token in tokens)
     if special is None:

@@ -26,6 +26,7 @@ class FinalfusionWriter(Writer):
 
     dtypes = ("float32", "float64")
     holds = frozenset({"norms", "subwords", "quantization", "metadata"})
+    keeps_dtype = True
 
     def write(self, output: Output) -> None:
         vectors: Matrix | None = output.vectors
@@ -76,4 +77,6 @@ class FinalfusionFormat(FileFormat):
             subwords=subwords,
             buckets=None if subwords is None else Selected(matrix, range(n_words, len(matrix))),
             quantized=matrix if isinstance(matrix, ProductMatrix) else None,
+            # Their data may depend on where they are, so that they cannot be copied.
+            parts=("unknown chunks",) if any(c.type is None for c in file.chunks) else (),
         )

@@ -23,6 +23,8 @@ class NpyWriter(Writer):
     dtypes = FLOATS
     needs_words = False
     words_beside = True
+    keeps_repeats = True
+    keeps_dtype = True
 
     def write(self, output: Output) -> None:
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from typing import Any
+
+import numpy as np
 
 from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
+from embmap.io.safetensors import describe_tensors, read_data
+from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["SafetensorsFormat"]
+
+_OTHER_TENSORS = "other tensors"  # as reports name them
 
 
 class SafetensorsWriter(Writer):
@@ -22,23 +27,41 @@ class SafetensorsWriter(Writer):
     needs_words = False
     words_beside = True
 
+    keeps_repeats = True
+    keeps_dtype = True
+
+    def find_kept(self, output: Output) -> frozenset[str]:
+        return self.holds if _find_whole(output) is None else self.holds | {_OTHER_TENSORS}
+
     def write(self, output: Output) -> None:
-        vectors = output.vectors
-        header: dict[str, Any] = {
-            output.tensor: {
-                "dtype": f"F{8 * vectors.dtype.itemsize}",
-                "shape": list(vectors.shape),
-                "data_offsets": [0, vectors.nbytes],
-            }
-        }
+        data = _find_whole(output)
+        if data is not None:
+            entries = describe_tensors(data)
+        else:
+            dtype = output.vectors.dtype
+            kind = f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+            offsets = [0, output.vectors.nbytes]
+            shape = list(output.vectors.shape)
+            entries = {output.tensor: {"dtype": kind, "shape": shape, "data_offsets": offsets}}
         metadata = output.texts()
-        if metadata:
-            header = {"__metadata__": metadata, **header}
+        header = {"__metadata__": metadata, **entries} if metadata else entries
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)  # the data start at a multiple of 8 bytes
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:
             out.write(len(text).to_bytes(8, "little") + text)
-            output.write_rows(out)
+            if data is None:
+                output.write_rows(out)
+            else:
+                for block in read_data(data):
+                    out.write(block)
+
+
+def _find_whole(output: Output) -> ByteSource | None:
+    """Return the file of which every tensor is written as it is; None if rows differ."""
+    original = output.original
+    if original is None or not original.source.is_whole:
+        return None
+    return None if original.changed or original.rows is not None else original.source.data
 
 
 class SafetensorsFormat(Format):
@@ -57,5 +80,15 @@ class SafetensorsFormat(Format):
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.safetensors.reader import read_safetensors
 
-        vectors, metadata = read_safetensors(data, request.tensor)
-        return Input(format=self.name, words=None, vectors=vectors, metadata=metadata)
+        is_whole = request.keeps_whole(self.name) and request.limit is None
+        vectors, header = read_safetensors(data, request.tensor, optional=is_whole)
+        n_others = len(header.tensors) - (vectors is not None)
+        return Input(
+            format=self.name,
+            words=None,
+            vectors=ArrayMatrix(np.empty((0, 0), np.float32)) if vectors is None else vectors,
+            metadata=header.metadata,
+            data=data,
+            parts=(_OTHER_TENSORS,) if n_others else (),
+            is_whole=is_whole,
+        )

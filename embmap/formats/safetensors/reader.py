@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from embmap.errors import FormatError, UnsupportedError
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import FORMAT, read_header
+from embmap.io.safetensors import FORMAT, Header, read_header
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
@@ -15,9 +14,18 @@ from embmap.vectors.matrix import Matrix
 __all__ = ["read_safetensors"]
 
 
-def read_safetensors(data: ByteSource, name: str | None) -> tuple[Matrix, Mapping[str, str]]:
-    """Map a tensor and return it with the metadata; without a name, the only matrix."""
+def read_safetensors(
+    data: ByteSource, name: str | None, *, optional: bool = False
+) -> tuple[Matrix | None, Header]:
+    """Map a tensor and return it with the header; without a name, the only matrix.
+
+    If `optional` is true, a file that does not have exactly one readable matrix gives None.
+    """
     header = read_header(data)
+    if optional:
+        found = [each for each in header.tensors.values() if len(each.shape) == 2]
+        if len(found) != 1 or (found[0].dtype is None and found[0].kind != "BF16"):
+            return None, header
     names = [each for each in header.tensors if name is None or each == name]
     if name is None:
         names = [each for each in names if len(header.tensors[each].shape) == 2]
@@ -42,4 +50,4 @@ def read_safetensors(data: ByteSource, name: str | None) -> tuple[Matrix, Mappin
     if dtype is None:
         raise UnsupportedError("numbers of this dtype cannot be read", found=tensor.kind, **where)
     matrix = dense_matrix(data, tensor.offset, (rows, dim), dtype)
-    return BFloat16Matrix(matrix) if tensor.kind == "BF16" else matrix, header.metadata
+    return BFloat16Matrix(matrix) if tensor.kind == "BF16" else matrix, header

@@ -15,7 +15,8 @@ from embmap.formats.embd.layout import REQUIRED_METADATA, fnv1a
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##ing", "日本"]
 SPECIAL = ["pad", "unk", "cls", "sep", "mask"]
-METADATA = dict.fromkeys(REQUIRED_METADATA, "1") | {"extra": "ü"}
+SIZES = {"vocab_size": "8", "embedding_dim": "5"}
+METADATA = dict.fromkeys(REQUIRED_METADATA, "1") | SIZES | {"extra": "ü"}
 RNG = np.random.default_rng(0)
 TENSORS = {
     "bert.embeddings.word_embeddings.weight": RNG.standard_normal((8, 5), np.float32),

@@ -1,0 +1,198 @@
+"""finalfusion, safetensors, npy, word2vec and text converted to themselves lose nothing."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import embmap
+from embmap.finalfusion import Quantized
+from embmap.subwords import ExplicitIndexer
+from tests.conversion.sources import (
+    RNG,
+    VECTORS,
+    WORDS,
+    rows,
+    write_text,
+    write_word2vec,
+    write_words,
+)
+
+
+def is_complete(path):
+    """Whether a file has words, or subwords, for its vectors: what an output has to have."""
+    with embmap.open(path) as f:
+        has_words = f.vocab is not None or f.subwords is not None
+        return has_words and f.vectors is not None
+
+
+FILES = pytest.mark.conformance_files("finalfusion/*.fifu")
+
+
+def array(values):
+    return None if values is None else (str(values.dtype), np.asarray(values).tobytes())
+
+
+def fields(path):
+    """All that a finalfusion file holds."""
+    with embmap.open(path) as f:
+        vectors, subwords, info = f.vectors, f.subwords, f.info()
+        held = {
+            "words": None if f.vocab is None else list(f.vocab),
+            "metadata": f.metadata_toml,
+            "norms": array(f.norms),
+            "rows": (vectors.shape, array(np.asarray(vectors))),
+            "vocabulary": info["vocabulary"],
+            "chunks": [chunk["name"] for chunk in info["chunks"]],
+        }
+        for name in ("codes", "codebooks", "projection", "norms"):
+            held[f"stored {name}"] = array(getattr(vectors, name, None))
+        for name in ("kind", "min_n", "max_n", "n_buckets", "n_hashes", "seed", "bow", "eow"):
+            held[name] = getattr(subwords, name, None)
+        if isinstance(subwords, ExplicitIndexer):
+            held["n-grams"] = list(subwords.vocabulary)
+            buckets, counts = subwords.buckets(held["n-grams"])
+            held["rows of n-grams"] = buckets.tolist(), counts.tolist()
+        return held
+
+
+@FILES
+def test_every_finalfusion_file_is_kept_whole(tmp_path, conformance_file):
+    if not is_complete(conformance_file):
+        with pytest.raises(ValueError, match=r"no vectors|no words"):
+            embmap.convert(conformance_file, tmp_path / "o.fifu")
+        assert not list(tmp_path.iterdir())
+        return
+    report = embmap.convert(conformance_file, tmp_path / "o.fifu")
+    assert fields(tmp_path / "o.fifu") == fields(conformance_file)
+    assert (report.left_out, report.n_duplicates, report.n_dropped) == ((), 0, 0)
+
+
+def test_a_finalfusion_file_keeps_every_field(tmp_path):
+    indexer = ExplicitIndexer.of(["<a", "東", "x>"], [1, 0, 1], min_n=1, max_n=2)
+    codes = RNG.integers(0, 4, (7, 2)).astype(np.uint8)
+    quantized = Quantized(
+        codes,
+        RNG.standard_normal((2, 4, 3)).astype("f4"),
+        RNG.standard_normal((6, 6)).astype("f4"),
+        RNG.random(7).astype("f4"),
+    )
+    norms = RNG.random(5).astype("f4")
+    toml = 'title = "x"  # kept to the letter\n'
+    path = embmap.finalfusion.write(
+        tmp_path / "a.fifu",
+        WORDS,
+        None,
+        norms=norms,
+        metadata=toml,
+        subwords=indexer,
+        quantized=quantized,
+    )
+    embmap.convert(path, tmp_path / "b.fifu")
+    assert (tmp_path / "b.fifu").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i8", "f8"])
+def test_numbers_of_any_dtype_are_kept(tmp_path, dtype):
+    values = (RNG.standard_normal((5, 3)) * 100).astype(dtype) if dtype != "i8" else None
+    if values is None:
+        values = RNG.integers(-(2**62), 2**62, (5, 3))
+    np.save(tmp_path / "a.npy", values)
+    embmap.convert(tmp_path / "a.npy", tmp_path / "b.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), values, strict=True)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, values)
+    report = embmap.convert(path, tmp_path / "b.fifu")
+    assert (tmp_path / "b.fifu").read_bytes() == path.read_bytes()
+    assert report.dtype == values.dtype.name
+    assert embmap.convert(path, tmp_path / "c.npy").dtype in ("float32", "float64")
+
+
+def test_chunks_of_unknown_types_are_named(tmp_path):
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, VECTORS)
+    data = bytearray(path.read_bytes() + struct.pack("<IQ4s", 77, 4, b"data"))
+    path.write_bytes(data)
+    report = embmap.convert(path, tmp_path / "b.fifu")
+    assert report.left_out == ("unknown chunks",)
+    assert rows(tmp_path / "b.fifu")[0] == WORDS
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """Write raw tensors: (dtype in the file, shape, bytes) by name."""
+    header = {"__metadata__": metadata} if metadata else {}
+    position = 0
+    for name, (kind, shape, data) in tensors.items():
+        offsets = [position, position + len(data)]
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
+        position = offsets[1]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(data for _, _, data in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+MODEL = {
+    "words": ("BF16", [5, 2], bytes(range(20))),
+    "mask": ("BOOL", [3], b"\0\1\0"),
+    "small": ("F8_E4M3", [2, 1], b"\1\2"),
+    "ids": ("I64", [2], bytes(16)),
+    "empty": ("F32", [0], b""),
+}
+
+
+@pytest.mark.parametrize("names", [list(MODEL), ["words", "mask"], ["small"], ["ids"], []])
+def test_a_safetensors_file_is_kept_whole(tmp_path, names):
+    tensors = {name: MODEL[name] for name in names}
+    path = write_safetensors(tmp_path / "a.safetensors", tensors, {"x": "ü"})
+    report = embmap.convert(path, tmp_path / "b.safetensors")
+    assert (tmp_path / "b.safetensors").read_bytes() == path.read_bytes()
+    assert report.left_out == ()
+
+
+def test_a_safetensors_file_says_what_a_selection_leaves_out(tmp_path):
+    tensors = {name: MODEL[name] for name in ("words", "mask")}
+    path = write_safetensors(tmp_path / "a.safetensors", tensors)
+    write_words(tmp_path / "a.safetensors.words.txt", WORDS)
+    report = embmap.convert(path, tmp_path / "b.safetensors")
+    assert report.left_out == ()
+    assert report.words_path.read_text("utf-8").split("\n")[:-1] == WORDS
+    for options in ({"words": WORDS[1:3]}, {"limit": 2}, {"tensor": "words"}):
+        report = embmap.convert(path, tmp_path / "b.safetensors", **options)
+        assert report.left_out == ("other tensors",)
+    assert embmap.convert(path, tmp_path / "b.npy").left_out == ("other tensors",)
+
+
+def test_the_safetensors_library_reads_every_tensor(tmp_path):
+    library = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    tensors = {
+        "a": RNG.standard_normal((5, 3)).astype(np.float16),
+        "b": RNG.standard_normal((5, 3)),
+        "c": np.arange(4, dtype=np.int64).reshape(2, 1, 2),
+    }
+    library.save_file(tensors, tmp_path / "a.safetensors", {"k": "v"})
+    embmap.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    found = library.load_file(tmp_path / "b.safetensors")
+    assert sorted(found) == sorted(tensors)
+    for name, values in tensors.items():
+        np.testing.assert_array_equal(found[name], values, strict=True)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.bin", "a.vec", "a.txt"])
+def test_a_file_with_words_is_the_same_again(tmp_path, name):
+    write_text(tmp_path / "source.vec")
+    embmap.convert(tmp_path / "source.vec", tmp_path / name)
+    (tmp_path / "again").mkdir()
+    report = embmap.convert(tmp_path / name, tmp_path / "again" / name)
+    assert report.left_out == ()
+    for path in (tmp_path / "again").iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+    assert rows(tmp_path / "again" / name)[0] == WORDS
+
+
+def test_word2vec_of_the_original_without_newlines_keeps_words_and_bits(tmp_path):
+    write_word2vec(tmp_path / "a.bin", WORDS, VECTORS)
+    embmap.convert(tmp_path / "a.bin", tmp_path / "b.bin")
+    words, vectors = rows(tmp_path / "b.bin")
+    assert words == WORDS
+    assert vectors.tobytes() == VECTORS.tobytes()
