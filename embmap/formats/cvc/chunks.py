@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
-from embmap.formats.cvc.layout import FORMAT, ChunkLayout, CvcLayout, Part
+from embmap.formats.cvc.header import FORMAT
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
@@ -34,8 +36,8 @@ class Chunk:
         Number of the chunk, counted from 0.
     layout : ChunkLayout
         Its offsets.
-    matrices : tuple of ChunkedMatrix
-        The columns of the file.
+    matrices : mapping
+        From names to the columns of the file; raises the error of a column that cannot be read.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Chunk:
         file: ByteSource,
         number: int,
         layout: ChunkLayout,
-        matrices: tuple[ChunkedMatrix, ...],
+        matrices: Mapping[str, ChunkedMatrix],
     ) -> None:
         self._file = file
         self._number = number
@@ -112,21 +114,19 @@ class Chunk:
         ChecksumError
             If the checksum does not match the payload.
         FormatError
-            If the payload cannot be decoded.
+            If the payload or the column cannot be read.
         ValueError
             If `out` does not fit, or `column` is missing.
         KeyError
             If there is no column of that name.
         """
-        names = [matrix.column.name for matrix in self._matrices]
         if column is None:
-            if len(names) != 1:
-                raise ValueError(f"column must be one of {', '.join(names)}, not None")
-            column = names[0]
-        if column not in names:
-            raise KeyError(column)
+            if len(self._matrices) != 1:
+                raise ValueError(f"column must be one of {', '.join(self._matrices)}, not None")
+            (column,) = self._matrices
+        matrix = self._matrices[column]
         self.check()
-        return self._decode(column, out)
+        return self._decode(matrix, out)
 
     def decode_unchecked(self, column: str) -> npt.NDArray[Any]:
         """Decode all rows of a column without comparing the checksum.
@@ -146,10 +146,9 @@ class Chunk:
         FormatError
             If the payload cannot be decoded.
         """
-        return self._decode(column, None)
+        return self._decode(self._matrices[column], None)
 
-    def _decode(self, column: str, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        (matrix,) = (matrix for matrix in self._matrices if matrix.column.name == column)
+    def _decode(self, matrix: ChunkedMatrix, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
         matrix.decode_rows(self._number, 0, self.rows, out)
         return out
@@ -168,9 +167,8 @@ class ChunkedMatrix(Matrix):
         self._views: dict[int, npt.NDArray[Any]] = {}
         kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
         self._kinds = {compression: np.dtype(kind) for compression, kind in kinds.items()}
-        compressions = {part.compression for part in self._parts} or {self.column.compression}
         self.shape = (layout.n, self.column.dimension)
-        self.dtype = np.dtype(self.column.dtype if compressions == {"none"} else "<f4")
+        self.dtype = np.dtype(get_dtype(self.column, self._parts))
 
     @property
     def zero_copy(self) -> bool:
@@ -279,7 +277,7 @@ class ChunkedMatrix(Matrix):
         return out
 
     def _check(self, number: int) -> None:
-        Chunk(self._file, number, self._chunks[number], (self,)).check()
+        Chunk(self._file, number, self._chunks[number], {}).check()
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()

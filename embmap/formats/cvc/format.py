@@ -7,7 +7,8 @@ from typing import cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.cvc.file import CvcFile
-from embmap.formats.cvc.layout import COMPRESSIONS, DIALECTS, FORMAT, MAGIC
+from embmap.formats.cvc.header import DIALECTS, FORMAT, MAGIC
+from embmap.formats.cvc.layout import COMPRESSIONS
 from embmap.formats.cvc.writer import write
 from embmap.formats.format import FileFormat, Output, Request, Writer
 from embmap.vectors.matrix import Matrix
@@ -56,7 +57,8 @@ class CvcFormat(FileFormat):
         columns = cast(CvcFile, file).columns
         if request.tensor is None and len(columns) <= 1:
             return super().choose_matrix(file, request)
-        column = columns.get(request.tensor or "")
-        if column is None:
-            raise ValueError(f"{file.path}: choose a column with tensor: {', '.join(columns)}")
-        return column
+        try:
+            return columns[request.tensor or ""]
+        except KeyError:
+            known = ", ".join(columns)
+            raise ValueError(f"{file.path}: choose a column with tensor: {known}") from None

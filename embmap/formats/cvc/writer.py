@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from embmap.formats.cvc.layout import COMPRESSIONS, DIALECTS, DTYPES, KNOWN, MAGIC, Section
+from embmap.formats.cvc.header import DIALECTS, MAGIC
+from embmap.formats.cvc.layout import COMPRESSIONS, DTYPES, KNOWN, Section
 from embmap.formats.cvc.payloads import Record, encode
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.parsing import parse_json

@@ -58,6 +58,21 @@ def test_our_payloads_are_theirs_byte_for_byte(tmp_path, compression):
             assert a.raw.tobytes() == b.raw.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_their_compressed_integers_are_float32_as_they_read_them(tmp_path, compression, dtype):
+    path = tmp_path / "theirs.cvc"
+    ids = np.arange(-50, 200).clip(*((0, 127) if dtype != "int64" else (-50, 200))).astype(dtype)
+    columns = {"id": ids, "text": VECTORS}
+    decompressed.pack_cvc_columns(columns, str(path), {"id": compression}, chunk_size=100)
+    theirs = decompressed.load_cvc_columns(str(path))
+    with embmap.open(path) as file:
+        assert file.columns["id"].dtype == np.float32
+        assert np.array_equal(np.asarray(file.columns["id"])[:, 0], theirs["id"])
+        assert np.array_equal(np.asarray(file.columns["text"]), theirs["text"])
+        assert file.verify().ok
+
+
 @pytest.mark.parametrize("compression", ["fp16", "int8"])
 def test_their_mapping_loader_reads_our_files_optimized_for_it(tmp_path, compression):
     path = embmap.cvc.write(
