@@ -131,8 +131,15 @@ def convert(
         bool, typer.Option("--opq", help="With --quantize: learn a rotation as well.")
     ] = False,
     bits: Annotated[
-        int, typer.Option(metavar="N", min=2, max=16, help="For DWE files: bits of each number.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=16,
+            help="For DWE files: bits of each number.",
+            show_default="8, or as in a DWE file that is read",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert an embedding file to another format."""

@@ -25,7 +25,7 @@ from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
-from embmap.formats.format import Format, Input, Output, Request, Writer
+from embmap.formats.format import Format, Input, Original, Output, Request, Writer
 from embmap.formats.registry import FORMATS, get_written_formats
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
@@ -58,8 +58,9 @@ class _Wishes:
     compression: str | None
     quantize: int | None
     opq: bool
-    bits: int
+    bits: int | None
     dialect: str | None
+    limit: int | None
     progress: Progress | None
 
 
@@ -94,7 +95,7 @@ def convert(
     compression: str | None = None,
     quantize: int | None = None,
     opq: bool = False,
-    bits: int = 8,
+    bits: int | None = None,
     progress: Progress | None = None,
 ) -> ConversionReport:
     """Convert an embedding file to another format.
@@ -156,8 +157,9 @@ def convert(
         length of a vector.
     opq : bool
         Learn a rotation before quantizing, which loses less.
-    bits : int
-        Bits of a number in a DWE file, 2 to 16.
+    bits : int, optional
+        Bits of a number in a DWE file, 2 to 16. By default a DWE file that is written as DWE keeps
+        its numbers, and other numbers are rounded to 8 bits.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
 
@@ -216,6 +218,7 @@ def convert(
         limit=limit,
         dtype=None if dtype is None else np.dtype(dtype),
         progress=progress,
+        output_format=target.name if len(inputs) == 1 else None,
         folder=path.absolute().parent,
         cache_nbytes=_CACHE_NBYTES // max(len(inputs), 1),
     )
@@ -234,13 +237,14 @@ def convert(
         opq=opq,
         bits=bits,
         dialect=output_layout,
+        limit=limit,
         progress=progress,
     )
     with ExitStack() as stack:
         prepared = [_prepare(open_input(each, request, stack), wishes) for each in inputs]
         output = _make_output(prepared, wishes)
         writer.write(output)
-    return _make_report(prepared[0], output, wishes)
+        return _make_report(prepared[0], output, wishes)
 
 
 def _list_titles(able: Callable[[Writer], Any]) -> str:
@@ -260,8 +264,13 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     chosen = None
     vectors, norms = source.vectors, source.norms
     if source.words is not None:
+        is_same = source.format == wishes.format.name
         chosen = choose(
-            source.words, wanted=wishes.wanted, refuse=wishes.writer.refuse, lossy=wishes.lossy
+            source.words,
+            wanted=wishes.wanted,
+            refuse=wishes.writer.refuse,
+            lossy=wishes.lossy,
+            keep_repeats=is_same and wishes.wanted is None and wishes.writer.keeps_repeats,
         )
         if len(chosen.rows) != len(vectors):
             vectors = Selected(vectors, chosen.rows)
@@ -308,11 +317,26 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
         bits=wishes.bits,
         progress=wishes.progress,
     )
+    if len(prepared) == 1 and source.format == wishes.format.name:
+        output = replace(output, original=_find_original(prepared[0], wishes))
     if "norms" in wishes.writer.holds:
         output = replace(output, norms=_choose_norms(prepared[0]))
     if "subwords" in wishes.writer.holds:
         output = _add_subwords(output, prepared[0], wishes)
     return output
+
+
+def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
+    """Return the input as the writer of its own format needs it."""
+    chosen, vectors = prepared.chosen, prepared.vectors
+    rows = None
+    if chosen is not None and prepared.source.words is not None:
+        is_all = wishes.limit is None and len(chosen.rows) == len(prepared.source.words)
+        rows = None if is_all else chosen.rows
+    elif wishes.limit is not None:
+        rows = np.arange(len(vectors))
+    changed = prepared.lengths != "stored" or wishes.dtype is not None
+    return Original(source=prepared.source, rows=rows, changed=changed)
 
 
 def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
@@ -390,12 +414,15 @@ def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> Conver
 
 def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple[str, ...]:
     """Return the parts of the input that the output lacks."""
-    source = prepared.source
+    source, kept = prepared.source, writer.find_kept(output)
     restored = prepared.lengths == "original"
     lacking = {
         "norms": source.norms is not None and output.norms is None and not restored,
         "subwords": source.subwords is not None and output.subwords is None,
         "quantization": source.quantized is not None and output.quantized is None,
-        "metadata": bool(output.metadata) and "metadata" not in writer.holds,
+        "metadata": bool(output.metadata) and "metadata" not in kept,
     }
+    # What only files of this format hold is kept only by its own writer.
+    kept = kept if output.original is not None else frozenset()
+    lacking |= {part: part not in kept for part in source.parts}
     return tuple(part for part, is_lacking in lacking.items() if is_lacking)

@@ -43,9 +43,11 @@ def choose(
     wanted: Iterable[str] | None = None,
     refuse: Callable[[str], str | None],
     lossy: bool = False,
+    keep_repeats: bool = False,
 ) -> Chosen:
     """Choose the words to convert: the first of equal words, of `wanted` if that is given.
 
+    With `keep_repeats`, all of equal words are chosen.
     `refuse` returns why the output cannot hold a word, or None. Such words and words that are not
     UTF-8 raise FormatError unless `lossy` is true.
     """
@@ -80,7 +82,7 @@ def choose(
         np.array(hashes, np.uint64), lambda suspects: found.select(suspects).encoded()
     )
     n_missing = 0
-    if repeats.size:
+    if repeats.size and not keep_repeats:
         firsts = np.delete(np.arange(len(found)), repeats)
         found, numbers = found.select(firsts), numbers[firsts]
     if asked is not None:
@@ -88,7 +90,7 @@ def choose(
     return Chosen(
         words=found,
         rows=numbers,
-        n_duplicates=int(repeats.size),
+        n_duplicates=0 if keep_repeats else int(repeats.size),
         n_dropped=n_dropped,
         n_missing=max(n_missing, 0),
     )

@@ -35,7 +35,7 @@ from embmap.words.index_source import IndexChoice
 from embmap.words.subwords import SubwordIndexer
 from embmap.words.table import WordTable
 
-__all__ = ["FLOATS", "FileFormat", "Format", "Input", "Output", "Request", "Writer"]
+__all__ = ["FLOATS", "FileFormat", "Format", "Input", "Original", "Output", "Request", "Writer"]
 
 FLOATS = ("float32", "float16", "float64")
 
@@ -46,6 +46,9 @@ class Request:
 
     Attributes
     ----------
+    output_format : str or None
+        The format of the output if this is its only input. An input of that format is kept whole,
+        with every tensor, column or time step, unless one of them is chosen.
     folder : pathlib.Path
         Where to spool what the input keeps compressed: the folder of the output.
     cache_nbytes : int
@@ -60,8 +63,13 @@ class Request:
     limit: int | None = None
     dtype: np.dtype[Any] | None = None
     progress: Progress | None = None
+    output_format: str | None = None
     folder: Path = Path()
     cache_nbytes: int = 0
+
+    def keeps_whole(self, format: str) -> bool:
+        """Whether an input of a format is written in that format, with all that it holds."""
+        return self.output_format == format and self.tensor is None and self.timestep is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +90,14 @@ class Input:
         Gives n-grams their rows in `buckets`.
     quantized : ProductMatrix or None
         All rows, first of words, then of n-grams, if the file stores them quantized.
+    file : EmbeddingFile or None
+        The open file, from which the writer of its own format copies `parts`.
+    parts : tuple of str
+        What the file holds beyond the other attributes, by its names in reports, for example "other
+        tensors".
+    is_whole : bool
+        Whether the file is written again with every tensor, column or time step; see
+        :meth:`Request.keeps_whole`.
     """
 
     format: str
@@ -92,11 +108,31 @@ class Input:
     subwords: SubwordIndexer | None = None
     buckets: Matrix | None = None
     quantized: ProductMatrix | None = None
+    file: EmbeddingFile | None = None
+    parts: tuple[str, ...] = ()
+    is_whole: bool = False
 
     @property
     def has_only_ngrams(self) -> bool:
         """Whether the rows belong to n-grams and none to words, as in a floret table."""
         return self.subwords is not None and self.subwords.kind == "floret"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """The only input of an output of the same format: what the writer keeps.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray or None
+        Shape (n,), int64: the rows that are written; None if these are all rows.
+    changed : bool
+        Whether rows differ from the stored ones: they are scaled, or their dtype was asked for.
+    """
+
+    source: Input
+    rows: npt.NDArray[np.int64] | None = None
+    changed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +151,10 @@ class Output:
         Gives n-grams their rows in `buckets`.
     quantized : Quantized or None
         The rows to store in place of `vectors` and `buckets`.
-    bits : int
-        Bits of an integer, in formats that round to integers.
+    bits : int or None
+        Bits of an integer, in formats that round to integers; by default those of `original`, or 8.
+    original : Original or None
+        The input if it has the format of the output; its parts are then kept if possible.
     """
 
     path: Path
@@ -130,9 +168,10 @@ class Output:
     quantized: Quantized | None = None
     compression: str | None = None
     dialect: str | None = None
-    bits: int = 8
+    bits: int | None = None
     tensor: str = "embeddings.word_embeddings.weight"
     progress: Progress | None = None
+    original: Original | None = None
 
     def values(self) -> dict[str, Any]:
         """Return the metadata as values."""
@@ -184,6 +223,8 @@ class Writer(ABC):
         Whether several inputs become time steps.
     compressions : tuple of str
         The choices of `compression`.
+    keeps_repeats : bool
+        Whether a file of this format that is written again keeps the rows of repeated words.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
@@ -193,6 +234,7 @@ class Writer(ABC):
     words_beside: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
     compressions: ClassVar[tuple[str, ...]] = ()
+    keeps_repeats: ClassVar[bool] = False
 
     @abstractmethod
     def write(self, output: Output) -> None:
@@ -201,6 +243,10 @@ class Writer(ABC):
     def refuse(self, word: str) -> str | None:
         """Return why the format cannot hold a word; None if it can."""
         return refuse_line_end(word) if self.words_beside else None
+
+    def find_kept(self, output: Output) -> frozenset[str]:
+        """Return what the file holds of the input: `holds`, and which parts of the original."""
+        return self.holds
 
     def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
         """Return the dtype to write: the one that is asked for, else the stored one if possible."""
@@ -288,7 +334,9 @@ class FileFormat(Format):
             raise ValueError(f"{file.path}: {len(matrix)} rows for {n} words")
         if n < len(matrix):
             matrix = Selected(matrix, range(n))
-        return Input(format=self.name, words=words, vectors=matrix, metadata=file.metadata)
+        return Input(
+            format=self.name, words=words, vectors=matrix, metadata=file.metadata, file=file
+        )
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         """Return the matrix of a file that is converted."""

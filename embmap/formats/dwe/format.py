@@ -25,7 +25,7 @@ class DweWriter(Writer):
     over_time = True
 
     def write(self, output: Output) -> None:
-        quantized, scale = quantize_blocks(output.steps, output.bits)
+        quantized, scale = quantize_blocks(output.steps, 8 if output.bits is None else output.bits)
         with with_words_beside(output.path, output.words) as part:
             write(
                 part,
