@@ -23,6 +23,8 @@ from embmap.words.index_source import IndexChoice
 
 __all__ = ["CvcFile"]
 
+_BLOCK_NBYTES = 1 << 20
+
 
 class _Columns(dict[str, ChunkedMatrix]):
     """The columns that can be read, by name; a column that cannot be read raises its error."""
@@ -188,6 +190,12 @@ class CvcFile(EmbeddingFile):
             report.skipped("checksums: version 0.1 has none")
         else:
             report.checked.append("checksums")
+        report.checked.append("gaps")
+        for start, stop in self._offsets.gaps():
+            blocks = range(start, stop, _BLOCK_NBYTES)
+            if any(any(self._file.read(at, min(_BLOCK_NBYTES, stop - at))) for at in blocks):
+                message = f"{stop - start} bytes that belong to no chunk are not zero"
+                report.warning(message, start)
         report.checked.append("vectors")
         for error in self._offsets.unreadable.values():
             report.error(str(error), error.offset)

@@ -9,11 +9,12 @@ from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
 
-__all__ = ["DIALECTS", "FORMAT", "MAGIC", "Header", "read_header"]
+__all__ = ["DIALECTS", "FORMAT", "MAGIC", "PAGE_NBYTES", "Header", "read_header"]
 
 FORMAT = "cvc"
 MAGIC = b"CVCF"
 DIALECTS = ("0.1", "1.0", "2.0")
+PAGE_NBYTES = 4096  # on which chunks start if the file is mmap_optimized
 
 
 class Header:

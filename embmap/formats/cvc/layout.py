@@ -122,6 +122,15 @@ class CvcLayout:
     sections: tuple[Section, ...]
     metadata: dict[str, Any]
 
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Return the ranges of bytes between the header and the chunks that belong to no chunk."""
+        end, prefix = self.start, 4 if self.dialect == "0.1" else 8
+        for chunk in sorted(self.chunks, key=lambda each: each.offset):
+            start = chunk.offset - prefix
+            if start > end:
+                yield end, start
+            end = chunk.offset + chunk.nbytes
+
 
 def parse(source: ByteSource, dialect: str | None = None) -> CvcLayout:
     """Parse a CVC file, as `dialect` if one is given; by default the bytes decide."""

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -338,3 +339,28 @@ def test_large_files_are_decoded_by_threads_to_the_same(tmp_path):
     path.write_bytes(cvc(one_matrix(40_000, 128, chunks), payloads))
     with embmap.open(path) as file:
         assert np.array_equal(np.asarray(file.vectors), halves.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("start", "gap", "warns"),
+    [
+        (4096, b"", False),
+        (4096 + 17, b"", False),
+        (3 << 20, b"", False),
+        (4096, b"x", True),
+        (3 << 20, bytes(2 << 20) + b"x", True),
+    ],
+)
+def test_bytes_between_chunks_are_zero_or_a_warning(open_bytes, start, gap, warns):
+    first = 8 + 2 * 3
+    chunks = [{"rows": 1, "file_offset": 4096}, {"rows": 1, "file_offset": start + 4096}]
+    data = cvc(one_matrix(2, 3, chunks, mmap_optimized=True), [], "1.0")
+    record = struct.pack("<II", 6, zlib.crc32(bytes(6))) + bytes(6)
+    data += bytes(4096 - len(data)) + record + gap
+    data += bytes(start + 4096 - len(data)) + record
+    with open_bytes(data) as file:
+        assert not np.asarray(file.vectors).any()
+        report = file.verify()
+        assert report.ok
+        assert [problem.severity for problem in report.problems] == ["warning"] * warns
+        assert all(problem.offset == 4096 + first for problem in report.problems)
