@@ -14,7 +14,7 @@ from embmap.formats.cvc.header import MAGIC, PAGE_NBYTES
 from embmap.formats.cvc.layout import KNOWN, Section
 from embmap.io.parsing import parse_json
 
-__all__ = ["add_sections_to_chunks", "add_to_header", "align", "write_with_header"]
+__all__ = ["add_metadata", "add_sections_to_chunks", "add_to_header", "align", "write_with_header"]
 
 _COPY = 1 << 22
 
@@ -28,35 +28,47 @@ def add_to_header(
     if sections is not None:
         header["sections"] = _sections(list(sections), header["num_vectors"])
         add_sections_to_chunks(header)
-    if metadata is not None and not isinstance(metadata, Mapping):
+    if metadata is not None:
+        add_metadata(header, metadata)
+
+
+def add_metadata(header: dict[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Add keys that the format does not define."""
+    if not isinstance(metadata, Mapping):
         raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
-    for key, value in (metadata or {}).items():
+    _json(dict(metadata))
+    for key, value in metadata.items():
         if key in KNOWN:
             raise ValueError(f"the metadata must not contain {key!r}, a key of the format")
         header[key] = value
 
 
-def write_with_header(out: BinaryIO, spool: BinaryIO, header: dict[str, Any], dialect: str) -> None:
-    """Write the prelude, the header and the chunks."""
+def write_with_header(
+    out: BinaryIO, spool: BinaryIO, header: dict[str, Any], dialect: str, *, again: bool = False
+) -> None:
+    """Write the prelude, the header and the chunks.
+
+    With `again`, the header was read from a file, and may hold NaN and infinities.
+    """
     prelude = MAGIC if dialect == "0.1" else MAGIC + struct.pack("<HH", int(dialect[0]), 0)
     start = 0
     if header.get("mmap_optimized"):
         # Reserve room for offsets of 20 digits; no offset in the finished header has more.
         most = [{**chunk, "file_offset": 10**19} for chunk in header["chunks"]]
-        start = align(len(prelude) + 4 + len(_json({**header, "chunks": most})))
+        start = align(len(prelude) + 4 + len(_json({**header, "chunks": most}, again)))
         moved = [{**each, "file_offset": each["file_offset"] + start} for each in header["chunks"]]
         header["chunks"] = moved
-    text = _json(header)
+    text = _json(header, again)
     out.write(prelude + struct.pack("<I", len(text)) + text)
     out.write(bytes(max(start - out.tell(), 0)) if header.get("chunks") else b"")
     spool.seek(0)
     shutil.copyfileobj(spool, out, _COPY)
 
 
-def _json(header: dict[str, Any]) -> bytes:
+def _json(header: dict[str, Any], again: bool = False) -> bytes:
     try:
-        text = json.dumps(header, allow_nan=False).encode()
-        unchanged = parse_json(text) == _as_read(header)  # 1 and "1" are one key in JSON
+        text = json.dumps(header, allow_nan=again).encode()
+        unchanged = again or parse_json(text) == _as_read(header)  # 1 and "1" are one key in JSON
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"metadata cannot be written as JSON: {error}") from None
     if not unchanged:
@@ -123,7 +135,7 @@ def add_sections_to_chunks(header: dict[str, Any]) -> None:
             if begin < stop and end > start:
                 chunk["sections"].append(
                     {
-                        "metadata": section["metadata"],
+                        "metadata": section.get("metadata") or {},
                         "start_in_chunk": max(start, begin) - begin,
                         "end_in_chunk": min(stop, end) - begin,
                         "section_start": start,

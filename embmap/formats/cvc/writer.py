@@ -26,7 +26,7 @@ from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, count_rows, rechunk, split_blocks
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["COMPRESSIONS", "write", "write_columns"]
+__all__ = ["COMPRESSIONS", "check_compression", "write", "write_columns"]
 
 _WHAT = "writing rows"
 _UNEQUAL = "columns must have the same number of rows"
@@ -94,7 +94,7 @@ def write(
         raise ValueError(f"mmap_optimized requires the layout '1.0', not {layout!r}")
     header: dict[str, Any] = {"num_vectors": 0, "dimension": 0}
     default = compression if isinstance(compression, str) else "fp16"
-    header["compression"] = _allowed(default, layout)
+    header["compression"] = check_compression(default, layout)
     if mmap_optimized:
         header["mmap_optimized"] = True
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
@@ -104,7 +104,7 @@ def write(
             if not isinstance(compression, str):
                 chunk = np.concatenate(list(pieces))
                 pieces = split_blocks(chunk)
-                default = _allowed(compression(number, chunk), layout)
+                default = check_compression(compression(number, chunk), layout)
             if mmap_optimized:
                 spool.seek(align(spool.tell()))
             start = spool.tell()
@@ -278,11 +278,12 @@ def _described(
         "name": name,
         "dimension": block.shape[1],
         "dtype": block.dtype.name,
-        "compression": _allowed(chosen, "2.0"),
+        "compression": check_compression(chosen, "2.0"),
     }
 
 
-def _allowed(compression: str, dialect: str) -> str:
+def check_compression(compression: str, dialect: str) -> str:
+    """Return a compression if a version has it."""
     if compression not in COMPRESSIONS[dialect]:
         able = [each for each in DIALECTS if compression in COMPRESSIONS[each]]
         hint = f"; version {' or '.join(able)} does" if able else ""
