@@ -126,8 +126,8 @@ class CvcFormat(FileFormat):
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         columns = cast(CvcFile, file).columns
-        if request.tensor is None and len(columns) <= 1:
-            return super().choose_matrix(file, request)
+        if request.tensor is None and file.vectors is not None:
+            return file.vectors
         try:
             return columns[request.tensor or ""]
         except KeyError:

@@ -364,3 +364,15 @@ def test_bytes_between_chunks_are_zero_or_a_warning(open_bytes, start, gap, warn
         assert report.ok
         assert [problem.severity for problem in report.problems] == ["warning"] * warns
         assert all(problem.offset == 4096 + first for problem in report.problems)
+
+
+def test_a_conversion_names_the_columns_that_can_be_read(tmp_path):
+    path = tmp_path / "a.cvc"
+    header, payload = two_columns(dtype="float8")
+    path.write_bytes(cvc(header, [payload], "2.0"))
+    with pytest.raises(ValueError, match="choose a column with tensor: text"):
+        embmap.convert(path, tmp_path / "a.npy")
+    with pytest.raises(embmap.FormatError, match="float8"):
+        embmap.convert(path, tmp_path / "a.npy", tensor="id")
+    report = embmap.convert(path, tmp_path / "a.npy", tensor="text")
+    assert report.left_out == ("other columns",)

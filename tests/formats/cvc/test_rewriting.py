@@ -1,6 +1,7 @@
 """Converting CVC to CVC keeps everything that the format holds, field by field."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -242,3 +243,17 @@ def test_repeated_words_beside_a_file_are_kept(tmp_path):
     out, report = convert(path)
     assert (report.n_words, report.n_duplicates) == (3, 0)
     assert Path(f"{out}.words.txt").read_text() == "a\nb\na\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"limit": 7999}, {"compression": "lossless"}])
+def test_memory_does_not_grow_with_the_chunks(tmp_path, options):
+    rows = RNG.standard_normal((8000, 1500), np.float32)  # 48 MB
+    path = embmap.cvc.write(tmp_path / "in.cvc", rows, layout="1.0")
+    convert(path, limit=1)  # imports
+    tracemalloc.start()
+    try:
+        embmap.convert(path, tmp_path / "out.cvc", **options)
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes / 2
+    finally:
+        tracemalloc.stop()
