@@ -147,10 +147,12 @@ def _choose_column(opened: embmap.EmbeddingFile, name: str) -> embmap.Matrix:
     """Return a column of a CVC file."""
     if not isinstance(opened, embmap.cvc.CvcFile):
         raise ValueError(f"{opened.format} files have no columns")
-    if name not in opened.columns:
-        known = ", ".join(opened.columns)
-        raise ValueError(f"--column must be one of {known}, not {name!r}")
-    return opened.columns[name]
+    columns = opened.columns
+    try:
+        return columns[name]
+    except KeyError:
+        known = ", ".join(columns)
+        raise ValueError(f"--column must be one of {known}, not {name!r}") from None
 
 
 def _write_vectors(

@@ -217,10 +217,6 @@ BAD = {
         columns_with("chunks", 0, "columns", "id", compression="lossless"),
         "chunk 0.*'id'.*lossless",
     ),
-    "integers in fp16": (
-        columns_with("chunks", 0, "columns", "id", compression="fp16"),
-        "chunk 0.*'id'.*fp16",
-    ),
 }
 
 

@@ -9,7 +9,8 @@ The rule, for any bytes at all (`judge` holds embmap to it):
   checksum does not hold is refused, its single rows are not. A row whose codes no dictionary has
   is refused, and so may the file be that it is in.
 - Where the decoder refuses them, embmap refuses to open them or, where the inside of a lossless
-  payload is what is wrong, refuses to read it; then ``verify()`` finds an error.
+  payload or one of several columns is what is wrong, refuses to read that; then ``verify()`` finds
+  an error.
 """
 
 import json
@@ -90,6 +91,8 @@ def answers(f):
         "metadata": repr(f.metadata),
         "chunks": [(chunk.rows, repr(chunk.metadata)) for chunk in f.chunks],
     }
+    for name in f.columns.unreadable:
+        found["column", name] = attempt(lambda name=name: f.columns[name])
     for name, matrix in f.columns.items():
         found["matrix", name] = attempt(lambda m=matrix: bits(np.asarray(m)))
         backwards = np.arange(len(matrix))[::-1] if len(matrix) < 100 else []

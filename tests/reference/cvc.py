@@ -235,8 +235,6 @@ def _read_part(
     compression = entry.get("compression", column.compression)
     if compression not in COMPRESSIONS[out.version]:
         raise InvalidFile(f"{out.version} has no compression {compression!r}")
-    if compression != "none" and "int" in column.dtype:
-        raise InvalidFile("compressed numbers are floating point, and the column is not")
     chunk.compressions.append(compression)
     n = chunk.rows * column.dimension
     values: list[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
-from embmap.formats.cvc.layout import FORMAT, ChunkLayout, CvcLayout, Part
+from embmap.formats.cvc.header import FORMAT
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
@@ -34,8 +36,8 @@ class Chunk:
         Number of the chunk, counted from 0.
     layout : ChunkLayout
         Its offsets.
-    matrices : tuple of ChunkedMatrix
-        The columns of the file.
+    matrices : mapping
+        From names to the columns of the file; raises the error of a column that cannot be read.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Chunk:
         file: ByteSource,
         number: int,
         layout: ChunkLayout,
-        matrices: tuple[ChunkedMatrix, ...],
+        matrices: Mapping[str, ChunkedMatrix],
     ) -> None:
         self._file = file
         self._number = number
@@ -112,21 +114,19 @@ class Chunk:
         ChecksumError
             If the checksum does not match the payload.
         FormatError
-            If the payload cannot be decoded.
+            If the payload or the column cannot be read.
         ValueError
             If `out` does not fit, or `column` is missing.
         KeyError
             If there is no column of that name.
         """
-        names = [matrix.column.name for matrix in self._matrices]
         if column is None:
-            if len(names) != 1:
-                raise ValueError(f"column must be one of {', '.join(names)}, not None")
-            column = names[0]
-        if column not in names:
-            raise KeyError(column)
+            if len(self._matrices) != 1:
+                raise ValueError(f"column must be one of {', '.join(self._matrices)}, not None")
+            (column,) = self._matrices
+        matrix = self._matrices[column]
         self.check()
-        return self._decode(column, out)
+        return self._decode(matrix, out)
 
     def decode_unchecked(self, column: str) -> npt.NDArray[Any]:
         """Decode all rows of a column without comparing the checksum.
@@ -146,10 +146,9 @@ class Chunk:
         FormatError
             If the payload cannot be decoded.
         """
-        return self._decode(column, None)
+        return self._decode(self._matrices[column], None)
 
-    def _decode(self, column: str, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        (matrix,) = (matrix for matrix in self._matrices if matrix.column.name == column)
+    def _decode(self, matrix: ChunkedMatrix, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
         matrix.decode_rows(self._number, 0, self.rows, out)
         return out
@@ -162,15 +161,14 @@ class ChunkedMatrix(Matrix):
         self.column = layout.columns[number]
         self._file = file
         self._chunks = layout.chunks
-        self._parts = tuple(chunk.parts[number] for chunk in layout.chunks)
+        self.parts = tuple(chunk.parts[number] for chunk in layout.chunks)
         self._starts = [chunk.start for chunk in layout.chunks]
         self._planes: dict[int, Planes] = {}
         self._views: dict[int, npt.NDArray[Any]] = {}
         kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
         self._kinds = {compression: np.dtype(kind) for compression, kind in kinds.items()}
-        compressions = {part.compression for part in self._parts} or {self.column.compression}
         self.shape = (layout.n, self.column.dimension)
-        self.dtype = np.dtype(self.column.dtype if compressions == {"none"} else "<f4")
+        self.dtype = np.dtype(get_dtype(self.column, self.parts))
 
     @property
     def zero_copy(self) -> bool:
@@ -178,15 +176,15 @@ class ChunkedMatrix(Matrix):
 
     @property
     def random_access(self) -> bool:
-        return all(part.compression != "lossless" for part in self._parts)
+        return all(part.compression != "lossless" for part in self.parts)
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        chosen = range(len(self._parts))
+        chosen = range(len(self.parts))
         if rows is not None:
             found = np.searchsorted(self._starts, np.unique(rows), "right") - 1
             chosen = np.unique(found).tolist()
         for number in chosen:
-            part = self._parts[number]
+            part = self.parts[number]
             self._file.advise("willneed", part.offset, part.nbytes)
 
     def row(self, i: int) -> npt.NDArray[Any]:
@@ -199,7 +197,7 @@ class ChunkedMatrix(Matrix):
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         """Decode the rows from `start` to `stop` of a chunk, counted from its first row."""
-        part, shape = self._parts[number], (stop - start, self.shape[1])
+        part, shape = self.parts[number], (stop - start, self.shape[1])
         if not out.flags.c_contiguous:
             whole = np.empty(shape, self.dtype)
             self.decode_rows(number, start, stop, whole)
@@ -207,7 +205,7 @@ class ChunkedMatrix(Matrix):
         elif part.compression == "lossless":
             out[...] = self._decode_planes(number, part, start, stop).reshape(shape)
         else:
-            stored = self._stored_rows(number, start, stop)
+            stored = self.stored_rows(number, start, stop)
             if part.compression == "fp16":
                 decode_half(stored, out)
             elif part.compression == "int8":
@@ -215,13 +213,13 @@ class ChunkedMatrix(Matrix):
             else:
                 out[...] = stored
 
-    def _stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
+    def stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows of a chunk as they are stored."""
         # A mapped file keeps one view for each chunk, which makes single rows faster.
         kept = self._views.get(number)
         if kept is not None:
             return kept[start:stop]
-        part, columns = self._parts[number], self.shape[1]
+        part, columns = self.parts[number], self.shape[1]
         kind = self._kinds[part.compression]
         if self._file.zero_copy:
             shape = (self._chunks[number].rows, columns)
@@ -267,7 +265,7 @@ class ChunkedMatrix(Matrix):
         def decode(piece: tuple[int, int, int]) -> None:
             chunk, low, high = piece
             if high - low == self._chunks[chunk].rows:
-                self._check(chunk)
+                self.check_chunk(chunk)
             at = self._starts[chunk] + low - origin
             self.decode_rows(chunk, low, high, out[at : at + high - low])
 
@@ -278,8 +276,9 @@ class ChunkedMatrix(Matrix):
                 decode(piece)
         return out
 
-    def _check(self, number: int) -> None:
-        Chunk(self._file, number, self._chunks[number], (self,)).check()
+    def check_chunk(self, number: int) -> None:
+        """Compare the payload of a chunk with its checksum."""
+        Chunk(self._file, number, self._chunks[number], {}).check()
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
@@ -294,14 +293,14 @@ class ChunkedMatrix(Matrix):
 
     def _rows_of_chunk(self, number: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Decode sorted rows of a chunk, counted from its first row."""
-        part, columns = self._parts[number], self.shape[1]
+        part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
             out = np.empty((rows.size, columns), self.dtype)
             for i, row in enumerate(rows.tolist()):
                 self.decode_rows(number, row, row + 1, out[i : i + 1])
             return out
         if self._file.zero_copy:
-            stored = self._stored_rows(number, 0, self._chunks[number].rows)[rows]
+            stored = self.stored_rows(number, 0, self._chunks[number].rows)[rows]
         else:
             kind = self._kinds[part.compression]
             sizes = np.full(rows.size, columns * kind.itemsize)

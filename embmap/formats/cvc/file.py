@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile, jsonable
+from embmap.errors import FormatError
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
-from embmap.formats.cvc.layout import FORMAT, Section, parse
+from embmap.formats.cvc.header import FORMAT
+from embmap.formats.cvc.layout import Section, parse
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
@@ -19,6 +22,24 @@ from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 
 __all__ = ["CvcFile"]
+
+_BLOCK_NBYTES = 1 << 20
+
+
+class _Columns(dict[str, ChunkedMatrix]):
+    """The columns that can be read, by name; a column that cannot be read raises its error."""
+
+    def __init__(
+        self, matrices: Mapping[str, ChunkedMatrix], unreadable: Mapping[str, FormatError]
+    ) -> None:
+        super().__init__(matrices)
+        self.unreadable = unreadable
+
+    def __missing__(self, name: str) -> ChunkedMatrix:
+        """Raise the error of a column that cannot be read."""
+        if name in self.unreadable:
+            raise copy(self.unreadable[name])
+        raise KeyError(name)
 
 
 class CvcFile(EmbeddingFile):
@@ -60,11 +81,13 @@ class CvcFile(EmbeddingFile):
     ) -> None:
         layout = self._offsets = parse(file, dialect)
         matrices = tuple(ChunkedMatrix(file, layout, i) for i in range(len(layout.columns)))
+        only = matrices[0] if len(matrices) == 1 and not layout.unreadable else None
         words = words_of(file, None, vocab, layout.n, FORMAT, index)
-        super().__init__(file, layout.dialect, words, matrices[0] if len(matrices) == 1 else None)
-        self._columns = {matrix.column.name: matrix for matrix in matrices}
+        super().__init__(file, layout.dialect, words, only)
+        named = {matrix.column.name: matrix for matrix in matrices}
+        columns = self._columns = _Columns(named, layout.unreadable)
         self._chunks = tuple(
-            Chunk(file, i, chunk, matrices) for i, chunk in enumerate(layout.chunks)
+            Chunk(file, i, chunk, columns) for i, chunk in enumerate(layout.chunks)
         )
 
     @property
@@ -75,9 +98,14 @@ class CvcFile(EmbeddingFile):
 
     @property
     def columns(self) -> Mapping[str, Matrix]:
-        """The columns by name; the only column of versions 0.1 and 1.0 is called "vectors"."""
+        """The columns by name; the only column of versions 0.1 and 1.0 is called "vectors".
+
+        A damaged or unknown column does not hide the others: the mapping does not list it, and
+        asking for it raises FormatError or UnsupportedError. :meth:`verify` and :meth:`info` name
+        such columns. A file without any column that can be read is refused by `embmap.open`.
+        """
         self._check_open()
-        return dict(self._columns)
+        return _Columns(self._columns, self._columns.unreadable)
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -127,7 +155,8 @@ class CvcFile(EmbeddingFile):
         Returns
         -------
         dict
-            The keys of :meth:`EmbeddingFile.info`, and n_rows, columns, sections and chunks.
+            The keys of :meth:`EmbeddingFile.info`, and n_rows, columns, sections and chunks. A
+            column that cannot be read has an error in place of dim and dtype.
         """
         info = super().info()
         layout = self._offsets
@@ -135,6 +164,10 @@ class CvcFile(EmbeddingFile):
         info["columns"] = [
             {"name": jsonable(column.name), "dim": column.dimension, "dtype": column.dtype[1:]}
             for column in layout.columns
+        ]
+        info["columns"] += [
+            {"name": jsonable(name), "error": jsonable(str(error))}
+            for name, error in layout.unreadable.items()
         ]
         info["sections"] = [
             {"start": section.start, "stop": section.stop, "metadata": jsonable(section.metadata)}
@@ -157,7 +190,15 @@ class CvcFile(EmbeddingFile):
             report.skipped("checksums: version 0.1 has none")
         else:
             report.checked.append("checksums")
+        report.checked.append("gaps")
+        for start, stop in self._offsets.gaps():
+            blocks = range(start, stop, _BLOCK_NBYTES)
+            if any(any(self._file.read(at, min(_BLOCK_NBYTES, stop - at))) for at in blocks):
+                message = f"{stop - start} bytes that belong to no chunk are not zero"
+                report.warning(message, start)
         report.checked.append("vectors")
+        for error in self._offsets.unreadable.values():
+            report.error(str(error), error.offset)
         for i, chunk in enumerate(self._chunks):
             report.attempt(chunk.check)
             for name in self._columns:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.cvc.file import CvcFile
-from embmap.formats.cvc.layout import COMPRESSIONS, DIALECTS, FORMAT, MAGIC
+from embmap.formats.cvc.header import DIALECTS, FORMAT, MAGIC
+from embmap.formats.cvc.layout import COMPRESSIONS
+from embmap.formats.cvc.rewriting import Rewriting
 from embmap.formats.cvc.writer import write
-from embmap.formats.format import FileFormat, Output, Request, Writer
+from embmap.formats.format import FileFormat, Input, Original, Output, Request, Writer
+from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["CvcFormat"]
+
+_PARTS = frozenset({"sections", "chunk metadata", "other columns"})
 
 
 class CvcWriter(Writer):
@@ -23,13 +30,23 @@ class CvcWriter(Writer):
     needs_words = False
     words_beside = True
     compressions = COMPRESSIONS["1.0"]
+    keeps_repeats = True
+
+    def find_kept(self, output: Output) -> frozenset[str]:
+        """Return what the file holds of the input; a file that is written again loses little."""
+        if output.original is None:
+            return self.holds
+        return self.holds | (_PARTS - _plan(output, output.original).find_lost())
 
     def write(self, output: Output) -> None:
+        if output.original is not None:
+            with with_words_beside(output.path, output.words) as path:
+                _plan(output, output.original).write(path)
+            return
         compression = output.compression or "fp16"
         # 0.1 is what most readers know; only 1.0 has lossless chunks.
         layout = output.dialect or ("1.0" if compression == "lossless" else "0.1")
-        # JSON has no dates and times, which TOML has.
-        metadata = json.loads(json.dumps(output.values(), default=str))
+        metadata = _as_json(output)
         with with_words_beside(output.path, output.words) as path:
             write(
                 path,
@@ -38,6 +55,36 @@ class CvcWriter(Writer):
                 layout=layout,
                 metadata=metadata,
             )
+
+
+def _plan(output: Output, original: Original) -> Rewriting:
+    source = cast(CvcInput, original.source)
+    file = cast(CvcFile, source.file)
+    return Rewriting(
+        source=file._file,
+        layout=file._offsets,
+        matrices=file._columns,
+        column=source.column,
+        rows=original.rows,
+        vectors=output.vectors if original.changed else None,
+        compression=output.compression,
+        dialect=output.dialect,
+        metadata=None if output.metadata is source.metadata else _as_json(output),
+        progress=output.progress,
+    )
+
+
+def _as_json(output: Output) -> dict[str, Any]:
+    """Return the metadata with text for dates and times, which TOML has and JSON has not."""
+    values: dict[str, Any] = json.loads(json.dumps(output.values(), default=str))
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class CvcInput(Input):
+    """An open CVC file, and the only column of it that is converted if one of several is chosen."""
+
+    column: str | None = None
 
 
 class CvcFormat(FileFormat):
@@ -52,11 +99,37 @@ class CvcFormat(FileFormat):
     file_class = CvcFile
     writer = CvcWriter()
 
+    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        """Open an input: the chosen column, or every column if the output is a CVC file."""
+        file = cast(CvcFile, stack.enter_context(self.open(data, request.dialect)))
+        columns = file.columns
+        several = len(columns) + len(file._offsets.unreadable) > 1
+        if several and request.keeps_whole(self.name):
+            floats = (each for each in columns.values() if each.dtype.kind == "f")
+            matrix: Matrix = next(floats, next(iter(columns.values())))
+        else:
+            matrix = self.choose_matrix(file, request)
+        parts = {
+            "sections": bool(file.sections),
+            "chunk metadata": any(chunk.metadata for chunk in file.chunks),
+            "other columns": several,
+        }
+        return CvcInput(
+            format=self.name,
+            words=None,
+            vectors=matrix,
+            metadata=file.metadata,
+            file=file,
+            parts=tuple(part for part, is_there in parts.items() if is_there),
+            column=request.tensor if several else None,
+        )
+
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         columns = cast(CvcFile, file).columns
-        if request.tensor is None and len(columns) <= 1:
-            return super().choose_matrix(file, request)
-        column = columns.get(request.tensor or "")
-        if column is None:
-            raise ValueError(f"{file.path}: choose a column with tensor: {', '.join(columns)}")
-        return column
+        if request.tensor is None and file.vectors is not None:
+            return file.vectors
+        try:
+            return columns[request.tensor or ""]
+        except KeyError:
+            known = ", ".join(columns)
+            raise ValueError(f"{file.path}: choose a column with tensor: {known}") from None

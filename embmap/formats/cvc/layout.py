@@ -8,38 +8,36 @@ docs/formats/cvc.md describes how they are distinguished.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 from embmap.codecs.planes import check_size
-from embmap.errors import FormatError, TruncatedError, UnsupportedError
+from embmap.errors import FormatError, TruncatedError
+from embmap.formats.cvc.header import FORMAT, Header, read_header
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
-from embmap.io.parsing import parse_json
 
 __all__ = [
     "COMPRESSIONS",
-    "DIALECTS",
     "DTYPES",
-    "FORMAT",
     "KNOWN",
-    "MAGIC",
     "ChunkLayout",
     "Column",
     "CvcLayout",
     "Part",
     "Section",
+    "get_dtype",
     "parse",
 ]
 
-FORMAT = "cvc"
-MAGIC = b"CVCF"
 COMPRESSIONS = {
     "0.1": ("fp16", "int8"),
     "1.0": ("fp16", "int8", "lossless"),
     "2.0": ("fp16", "int8", "none"),
 }
-DIALECTS = tuple(COMPRESSIONS)
 DTYPES = {
     "float32": "<f4",
     "float16": "<f2",
@@ -74,6 +72,9 @@ class Part:
     scale: float = 0.0
 
 
+_NO_PART = Part(compression="none", offset=0, nbytes=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChunkLayout:
     """A chunk: its rows, its payload, its checksum (None in 0.1), and a part for each column."""
@@ -106,160 +107,137 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class CvcLayout:
-    """The offsets and sizes of a file, all inside it; `n` is the number of rows."""
+    """The offsets and sizes of a file, all inside it; `n` is the number of rows.
+
+    `start` is the end of the header. `unreadable` has an error for each column that cannot be read;
+    such a column is not in `columns`, and chunks have no parts for it.
+    """
 
     dialect: str
     n: int
+    start: int
     columns: tuple[Column, ...]
+    unreadable: dict[str, FormatError]
     chunks: tuple[ChunkLayout, ...]
     sections: tuple[Section, ...]
     metadata: dict[str, Any]
 
-
-class _Header:
-    """The JSON header; checks the types of values and names the field in every error."""
-
-    def __init__(self, source: ByteSource, dialect: str, reader: FieldReader, nbytes: int) -> None:
-        self.source = source
-        self.dialect = dialect
-        where: dict[str, Any] = {"path": source.path, "format": FORMAT, "offset": reader.offset}
-        self._where = where
-        self.document = self._parse(reader.raw(nbytes, "header"))
-
-    def _parse(self, data: bytes) -> dict[str, Any]:
-        def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            record = dict(pairs)
-            if len(record) != len(pairs):
-                raise ValueError("an object has the same key twice")
-            return record
-
-        try:
-            document = parse_json(data, refuse_repeats)
-        except ValueError as error:
-            raise self.error(f"the header is not JSON: {error}", "header") from None
-        if not isinstance(document, dict):
-            raise self.error("the header is not a JSON object", "header")
-        return document
-
-    def error(self, message: str, field: str, **details: Any) -> FormatError:
-        return FormatError(message, field=field, **self._where, **details)
-
-    def unsupported(self, message: str, field: str) -> UnsupportedError:
-        return UnsupportedError(message, field=field, **self._where)
-
-    def get(self, record: Any, key: str, kinds: type | tuple[type, ...], field: str) -> Any:
-        """Return a required value of one of these types; a bool does not count as an int."""
-        if not isinstance(record, dict):
-            raise self.error("must be an object", field, found=type(record).__name__)
-        if key not in record:
-            raise self.error(f"{key!r} is missing", field)
-        value = record[key]
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise self.error(f"{key!r} cannot be {value!r:.80}", field)
-        return value
-
-    def number(self, record: Any, key: str, field: str) -> float:
-        value = self.get(record, key, (int, float), field)
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.error(f"{key!r} is too large for float64", field) from None
-
-    def count(self, record: Any, key: str, field: str) -> int:
-        value: int = self.get(record, key, int, field)
-        if not 0 <= value < 2**63:
-            raise self.error(f"{key!r} cannot be {value!s:.80}", field)
-        return value
-
-    def counts(self, record: Any, keys: tuple[str, str], field: str) -> tuple[int, int]:
-        return self.count(record, keys[0], field), self.count(record, keys[1], field)
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Return the ranges of bytes between the header and the chunks that belong to no chunk."""
+        end, prefix = self.start, 4 if self.dialect == "0.1" else 8
+        for chunk in sorted(self.chunks, key=lambda each: each.offset):
+            start = chunk.offset - prefix
+            if start > end:
+                yield end, start
+            end = chunk.offset + chunk.nbytes
 
 
 def parse(source: ByteSource, dialect: str | None = None) -> CvcLayout:
     """Parse a CVC file, as `dialect` if one is given; by default the bytes decide."""
-    if dialect is not None and dialect not in DIALECTS:
-        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
-    reader = FieldReader(source, FORMAT)
-    magic = reader.raw(4, "magic")
-    if magic != MAGIC:
-        raise FormatError("not a CVC file", **reader.where("magic", 0), found=magic)
-    word = reader.u32("header length or version")
-    if dialect is None:
-        dialect = _recognize(source, reader, word)
-    header = _Header(
-        source, dialect, reader, word if dialect == "0.1" else reader.u32("header length")
-    )
+    header = read_header(source, dialect)
     n = header.count(header.document, "num_vectors", "header")
-    columns = _columns(header)
-    _check_sizes(header, columns, n)
-    chunks = _chunks(header, columns, reader.offset)
+    columns = _Columns(header, n)
+    chunks = _chunks(header, columns)
     total = sum(chunk.rows for chunk in chunks)
     if total != n:
         raise header.error(f"the chunks have {total} rows", "num_vectors", expected=n)
+    for i, column in enumerate(columns.described):
+        with columns.trying(column):
+            dtype = get_dtype(column, [chunk.parts[i] for chunk in chunks])
+            _check_size(header, column, n, int(dtype[2:]))
+    readable = columns.described
+    if columns.unreadable:
+        kept = [i for i, each in enumerate(readable) if each.name not in columns.unreadable]
+        readable = [readable[i] for i in kept]
+        chunks = [replace(each, parts=tuple(each.parts[i] for i in kept)) for each in chunks]
     return CvcLayout(
-        dialect=dialect,
+        dialect=header.dialect,
         n=n,
-        columns=columns,
-        chunks=chunks,
+        start=header.end,
+        columns=tuple(readable),
+        unreadable=columns.unreadable,
+        chunks=tuple(chunks),
         sections=_sections(header, n),
         metadata={key: value for key, value in header.document.items() if key not in KNOWN},
     )
 
 
-def _recognize(source: ByteSource, reader: FieldReader, word: int) -> str:
-    """Return the dialect, given the 32-bit number after the magic."""
-    if word in (1, 2):
-        return f"{word}.0"
-    major, minor = word & 0xFFFF, word >> 16
-    looks_newer = 1 <= major <= 10 and minor <= 100
-    if looks_newer and source.nbytes > 12 and source.read(12, 1) == b"{":
-        raise UnsupportedError(
-            f"this embmap reads CVC files of versions {', '.join(DIALECTS)}",
-            **reader.where("version", 4),
-            found=f"{major}.{minor}",
-        )
-    return "0.1"
+def get_dtype(column: Column, parts: Sequence[Part]) -> str:
+    """Return the dtype of a column's rows: its own if no chunk of it is compressed."""
+    compressions = {part.compression for part in parts} or {column.compression}
+    return column.dtype if compressions == {"none"} else "<f4"
 
 
-def _columns(header: _Header) -> tuple[Column, ...]:
-    document = header.document
-    if header.dialect != "2.0":
-        dimension = header.count(document, "dimension", "header")
-        compression = header.get(document, "compression", str, "header")
-        return (Column("vectors", dimension, "<f4", compression),)
-    kind = header.get(document, "format_type", str, "header")
-    if kind != "columnar":
-        raise header.unsupported(f"the format_type {kind!r:.80} is not known", "format_type")
-    columns: dict[str, Column] = {}
-    for i, record in enumerate(header.get(document, "columns", list, "header")):
-        field = f"column {i}"
-        name = header.get(record, "name", str, field)
-        dtype = header.get(record, "dtype", str, field)
-        if dtype not in DTYPES:
-            raise header.error(f"the dtype of column {name!r} is not known", field, found=dtype)
-        if name in columns:
-            raise header.error(f"two columns are called {name!r}", field)
-        dimension = header.count(record, "dimension", field)
-        compression = header.get(record, "compression", str, field)
-        columns[name] = Column(name, dimension, DTYPES[dtype], compression)
-    return tuple(columns.values())
+class _Columns:
+    """The columns that the header describes, and an error for each that cannot be read."""
+
+    def __init__(self, header: Header, n: int) -> None:
+        self.described: list[Column] = []
+        self.unreadable: dict[str, FormatError] = {}
+        document, names = header.document, set()
+        if header.dialect != "2.0":
+            dimension = header.count(document, "dimension", "header")
+            compression = header.get(document, "compression", str, "header")
+            column = Column("vectors", dimension, "<f4", compression)
+            _check_size(header, column, n, 4)
+            self.described.append(column)
+            return
+        kind = header.get(document, "format_type", str, "header")
+        if kind != "columnar":
+            raise header.unsupported(f"the format_type {kind!r:.80} is not known", "format_type")
+        for i, record in enumerate(header.get(document, "columns", list, "header")):
+            name = header.get(record, "name", str, f"column {i}")
+            if name in names:
+                raise header.error(f"two columns are called {name!r}", f"column {i}")
+            names.add(name)
+            try:
+                self.described.append(_column(header, record, f"column {i}", n))
+            except FormatError as error:
+                self._note(name, error)
+        if n and not names:
+            raise header.error(f"a file of {n} vectors must have a column", "columns")
+        if names and not self.described:
+            raise next(iter(self.unreadable.values()))
+
+    @contextmanager
+    def trying(self, column: Column) -> Iterator[None]:
+        """Note that a column cannot be read if FormatError is raised; raise it for the last one."""
+        try:
+            yield
+        except FormatError as error:
+            self._note(column.name, error)
+            if all(each.name in self.unreadable for each in self.described):
+                raise
+
+    def _note(self, name: str, error: FormatError) -> None:
+        # The frames of a traceback would keep the whole header in memory.
+        self.unreadable.setdefault(name, copy(error))
 
 
-def _check_sizes(header: _Header, columns: tuple[Column, ...], n: int) -> None:
+def _column(header: Header, record: dict[str, Any], field: str, n: int) -> Column:
+    name = record["name"]
+    dtype = header.get(record, "dtype", str, field)
+    if dtype not in DTYPES:
+        raise header.error(f"the dtype of column {name!r} is not known", field, found=dtype)
+    dimension = header.count(record, "dimension", field)
+    compression = header.get(record, "compression", str, field)
+    column = Column(name, dimension, DTYPES[dtype], compression)
+    _check_size(header, column, n, int(get_dtype(column, ())[2:]))
+    return column
+
+
+def _check_size(header: Header, column: Column, n: int, itemsize: int) -> None:
     """Refuse sizes that no array can have, and rows without any number."""
-    if n and not columns:
-        raise header.error(f"a file of {n} vectors must have a column", "columns")
-    for column in columns:
-        if n and not column.dimension:
-            raise header.error(f"{n} vectors must have at least one dimension", "dimension")
-        itemsize = int(column.dtype[2:]) if column.compression == "none" else 4
-        if max(n, 1) * column.dimension * itemsize >= 2**63:
-            sizes = f"{n} vectors of {column.dimension} dimensions"
-            raise header.unsupported(f"no array can have {sizes}", "dimension")
+    if n and not column.dimension:
+        raise header.error(f"{n} vectors must have at least one dimension", "dimension")
+    if max(n, 1) * column.dimension * itemsize >= 2**63:
+        sizes = f"{n} vectors of {column.dimension} dimensions"
+        raise header.unsupported(f"no array can have {sizes}", "dimension")
 
 
-def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tuple[ChunkLayout, ...]:
-    """Parse the chunks, the first of which starts at `position` or after it."""
+def _chunks(header: Header, columns: _Columns) -> list[ChunkLayout]:
+    """Parse the chunks, with a part for each column that the header describes."""
+    position = header.end
     source, listed = header.source, header.get(header.document, "chunks", list, "header")
     placed = bool(header.document.get("mmap_optimized"))
     chunks: list[ChunkLayout] = []
@@ -284,11 +262,7 @@ def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tupl
             )
         payload = reader.offset
         end = payload + nbytes
-        span = payload, end
-        if header.dialect == "2.0":
-            parts = _parts(header, columns, record, field=field, rows=rows, span=span)
-        else:
-            parts = (_part(header, columns[0], record, field=field, rows=rows, span=span),)
+        parts = _parts(header, columns, record, field=field, rows=rows, span=(payload, end))
         metadata = record.get("metadata")
         chunks.append(
             ChunkLayout(
@@ -315,12 +289,12 @@ def _chunks(header: _Header, columns: tuple[Column, ...], position: int) -> tupl
             format=FORMAT,
             offset=last,
         )
-    return tuple(chunks)
+    return chunks
 
 
 def _parts(
-    header: _Header,
-    columns: tuple[Column, ...],
+    header: Header,
+    columns: _Columns,
     record: dict[str, Any],
     *,
     field: str,
@@ -328,23 +302,30 @@ def _parts(
     span: tuple[int, int],
 ) -> tuple[Part, ...]:
     """Parse the part of each column in a chunk whose payload has the offsets `span`."""
+    if header.dialect != "2.0":
+        (column,) = columns.described
+        return (_part(header, column, record, field=field, rows=rows, span=span),)
     stored = header.get(record, "columns", dict, field)
     parts = []
-    for column in columns:
-        where = f"{field}, column {column.name!r}"
-        part = header.get(stored, column.name, dict, field)
-        offset, nbytes = header.counts(part, ("offset", "size"), where)
-        start = span[0] + offset
-        if start + nbytes > span[1]:
-            message = f"lies outside its chunk of {span[1] - span[0]} bytes"
-            raise header.error(message, where, found=offset)
-        place = start, start + nbytes
-        parts.append(_part(header, column, part, field=where, rows=rows, span=place))
+    for column in columns.described:
+        part = _NO_PART
+        if column.name not in columns.unreadable:
+            with columns.trying(column):
+                where = f"{field}, column {column.name!r}"
+                entry = header.get(stored, column.name, dict, field)
+                offset, nbytes = header.counts(entry, ("offset", "size"), where)
+                start = span[0] + offset
+                if start + nbytes > span[1]:
+                    message = f"lies outside its chunk of {span[1] - span[0]} bytes"
+                    raise header.error(message, where, found=offset)
+                place = start, start + nbytes
+                part = _part(header, column, entry, field=where, rows=rows, span=place)
+        parts.append(part)
     return tuple(parts)
 
 
 def _part(
-    header: _Header,
+    header: Header,
     column: Column,
     record: dict[str, Any],
     *,
@@ -358,8 +339,6 @@ def _part(
         if compression in itertools.chain(*COMPRESSIONS.values()):
             message = f"version {header.dialect} has no compression {compression}"
         raise header.unsupported(message, field)
-    if compression != "none" and column.dtype[1] in "iu":  # decoding gives float32
-        raise header.error(f"integers cannot be stored as {compression}", field)
     offset, nbytes = span[0], span[1] - span[0]
     n_values = rows * column.dimension
     minimum = scale = 0.0
@@ -380,7 +359,7 @@ def _part(
     return Part(compression=compression, offset=offset, nbytes=nbytes, minimum=minimum, scale=scale)
 
 
-def _sections(header: _Header, n: int) -> tuple[Section, ...]:
+def _sections(header: Header, n: int) -> tuple[Section, ...]:
     sections = []
     listed = header.document.get("sections")
     if listed is not None and not isinstance(listed, list):

@@ -7,32 +7,27 @@ any number of vectors and any size of chunks. The file gets its name only once i
 
 from __future__ import annotations
 
-import json
-import operator
 import os
-import shutil
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.formats.cvc.layout import COMPRESSIONS, DIALECTS, DTYPES, KNOWN, MAGIC, Section
+from embmap.formats.cvc.header import DIALECTS
+from embmap.formats.cvc.header_writer import add_to_header, align, write_with_header
+from embmap.formats.cvc.layout import COMPRESSIONS, DTYPES, Section
 from embmap.formats.cvc.payloads import Record, encode
 from embmap.io.atomic_write import replacing, spool_beside
-from embmap.io.parsing import parse_json
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, count_rows, rechunk, split_blocks
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["COMPRESSIONS", "write", "write_columns"]
+__all__ = ["COMPRESSIONS", "check_compression", "write", "write_columns"]
 
-_COPY = 1 << 22
-_PAGE = 4096
 _WHAT = "writing rows"
 _UNEQUAL = "columns must have the same number of rows"
 
@@ -99,7 +94,7 @@ def write(
         raise ValueError(f"mmap_optimized requires the layout '1.0', not {layout!r}")
     header: dict[str, Any] = {"num_vectors": 0, "dimension": 0}
     default = compression if isinstance(compression, str) else "fp16"
-    header["compression"] = _allowed(default, layout)
+    header["compression"] = check_compression(default, layout)
     if mmap_optimized:
         header["mmap_optimized"] = True
     with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
@@ -109,9 +104,9 @@ def write(
             if not isinstance(compression, str):
                 chunk = np.concatenate(list(pieces))
                 pieces = split_blocks(chunk)
-                default = _allowed(compression(number, chunk), layout)
+                default = check_compression(compression(number, chunk), layout)
             if mmap_optimized:
-                spool.seek(_aligned(spool.tell()))
+                spool.seek(align(spool.tell()))
             start = spool.tell()
             record = Record(spool, layout)
             encoded = encode_held(record, pieces, default, f"chunk {number}")
@@ -127,8 +122,8 @@ def write(
         if not n:
             spool.truncate(0)  # chunks without rows are not stored
         header |= {"num_vectors": n, "chunks": listed}
-        _add_to_header(header, sections, metadata)
-        _copy(out, spool, header, layout)
+        add_to_header(header, sections, metadata)
+        write_with_header(out, spool, header, layout)
     return Path(os.fsdecode(path))
 
 
@@ -228,8 +223,8 @@ def write_columns(
             "columns": described,
             "chunks": listed,
         }
-        _add_to_header(header, sections, metadata)
-        _copy(out, spool, header, "2.0")
+        add_to_header(header, sections, metadata)
+        write_with_header(out, spool, header, "2.0")
     return Path(os.fsdecode(path))
 
 
@@ -283,11 +278,12 @@ def _described(
         "name": name,
         "dimension": block.shape[1],
         "dtype": block.dtype.name,
-        "compression": _allowed(chosen, "2.0"),
+        "compression": check_compression(chosen, "2.0"),
     }
 
 
-def _allowed(compression: str, dialect: str) -> str:
+def check_compression(compression: str, dialect: str) -> str:
+    """Return a compression if a version has it."""
     if compression not in COMPRESSIONS[dialect]:
         able = [each for each in DIALECTS if compression in COMPRESSIONS[each]]
         hint = f"; version {' or '.join(able)} does" if able else ""
@@ -311,84 +307,3 @@ def _check_block(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if block.ndim == 2 and len(block) and not block.shape[1]:
         raise ValueError("vectors must have at least one column")
     return block
-
-
-def _add_to_header(
-    header: dict[str, Any],
-    sections: Iterable[Section | Mapping[str, Any]] | None,
-    metadata: Mapping[str, Any] | None,
-) -> None:
-    if sections is not None:
-        header["sections"] = _sections(list(sections), header["num_vectors"])
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
-    for key, value in (metadata or {}).items():
-        if key in KNOWN:
-            raise ValueError(f"the metadata must not contain {key!r}, a key of the format")
-        header[key] = value
-
-
-def _copy(out: BinaryIO, spool: BinaryIO, header: dict[str, Any], dialect: str) -> None:
-    """Write the prelude, the header and the chunks."""
-    prelude = MAGIC if dialect == "0.1" else MAGIC + struct.pack("<HH", int(dialect[0]), 0)
-    start = 0
-    if header.get("mmap_optimized"):
-        # Reserve room for offsets of 20 digits; no offset in the finished header has more.
-        most = [{**chunk, "file_offset": 10**19} for chunk in header["chunks"]]
-        start = _aligned(len(prelude) + 4 + len(_json({**header, "chunks": most})))
-        moved = [{**each, "file_offset": each["file_offset"] + start} for each in header["chunks"]]
-        header["chunks"] = moved
-    text = _json(header)
-    out.write(prelude + struct.pack("<I", len(text)) + text)
-    out.write(bytes(max(start - out.tell(), 0)) if header.get("chunks") else b"")
-    spool.seek(0)
-    shutil.copyfileobj(spool, out, _COPY)
-
-
-def _json(header: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(header, allow_nan=False).encode()
-        unchanged = parse_json(text) == _as_read(header)  # 1 and "1" are one key in JSON
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata cannot be written as JSON: {error}") from None
-    if not unchanged:
-        raise ValueError("metadata must be the same when read from JSON; keys must be str")
-    if len(text) >= 2**32:
-        raise ValueError(
-            f"the header must stay below 4 GiB, not {len(text)} bytes; chunk_rows must be larger"
-        )
-    return text
-
-
-def _as_read(value: Any) -> Any:
-    """Return a value as JSON gives it back if it can store it: with lists for tuples."""
-    if isinstance(value, dict):
-        return {key: _as_read(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_read(item) for item in value]
-    return value
-
-
-def _aligned(offset: int) -> int:
-    """Return the start of the first page at or after an offset."""
-    return -(-offset // _PAGE) * _PAGE
-
-
-def _sections(sections: Sequence[Section | Mapping[str, Any]], n: int) -> list[dict[str, Any]]:
-    written = []
-    for section in sections:
-        if isinstance(section, Section):
-            given, about = (section.start, section.stop), section.metadata
-        elif isinstance(section, Mapping) and "start" in section and "stop" in section:
-            given = (section["start"], section["stop"])
-            about = dict(section.get("metadata") or {})
-        else:
-            raise ValueError(f"a section must have start and stop, not {section!r:.80}")
-        if any(isinstance(each, bool) or not hasattr(each, "__index__") for each in given):
-            raise ValueError(f"start and stop of a section must be rows, not {given!r:.80}")
-        start, stop = map(operator.index, given)
-        if not 0 <= start <= stop <= n:
-            raise ValueError(f"a section must lie in rows 0 to {n}, not {start} to {stop}")
-        place = {"start_index": start, "end_index": stop, "num_vectors": stop - start}
-        written.append({**place, "metadata": about})
-    return written

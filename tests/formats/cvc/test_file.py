@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -136,20 +137,82 @@ def test_columns_are_matched_by_name(open_bytes):
         assert file.verify().ok
 
 
-def test_compressed_integers_are_refused(open_bytes):
-    column = {"name": "id", "dimension": 1, "dtype": "int64", "compression": "fp16"}
-    part = {"compression": "fp16", "offset": 0, "size": 2}
+def two_columns(**ids):
+    """Header and payload of five rows in columns "text" and "id"."""
+    text = HALVES[:5, :2].tobytes()
+    about = {"name": "id", "dimension": 1, "dtype": "int64", "compression": "none"}
+    part = {"compression": "none", "offset": 20, "size": 40}
+    part |= {key: ids.pop(key) for key in list(ids) if key in (*part, "min", "scale")}
     header = {
         "format_type": "columnar",
-        "num_vectors": 1,
-        "columns": [column],
-        "chunks": [{"rows": 1, "columns": {"id": part}}],
+        "num_vectors": 5,
+        "columns": [
+            {"name": "text", "dimension": 2, "dtype": "float32", "compression": "fp16"},
+            about | ids,
+        ],
+        "chunks": [
+            {
+                "rows": 5,
+                "columns": {"text": {"compression": "fp16", "offset": 0, "size": 20}, "id": part},
+            }
+        ],
     }
-    with pytest.raises(embmap.FormatError, match="integers cannot be stored as fp16"):
-        open_bytes(cvc(header, [b"ab"], "2.0"))
-    column["compression"], header["chunks"], header["num_vectors"] = "none", [], 0
+    return header, text + np.arange(5, dtype=np.int64).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8", "int32"])
+def test_compressed_integers_are_read_as_float32(open_bytes, dtype):
+    header, payload = two_columns(dtype=dtype, compression="int8", size=5, min=-1, scale=0.5)
+    codes = np.array([0, 1, 2, 254, 255], np.uint8)
+    with open_bytes(cvc(header, [payload[:20] + codes.tobytes()], "2.0")) as file:
+        ids = file.columns["id"]
+        assert ids.dtype == np.float32
+        assert np.asarray(ids)[:, 0].tolist() == [-1.0, -0.5, 0.0, 126.0, 126.5]
+        assert ids.take([4, 0])[:, 0].tolist() == [126.5, -1.0]
+        assert file.verify().ok
+    header, payload = two_columns(dtype=dtype, compression="fp16", size=10)
+    with open_bytes(cvc(header, [payload[:20] + HALVES[:5, 2].tobytes()], "2.0")) as file:
+        assert np.asarray(file.columns["id"])[:, 0].tolist() == HALVES[:5, 2].tolist()
+
+
+def test_integers_of_no_rows_keep_their_dtype(open_bytes):
+    column = {"name": "id", "dimension": 1, "dtype": "int64", "compression": "none"}
+    header = {"format_type": "columnar", "num_vectors": 0, "columns": [column], "chunks": []}
     with open_bytes(cvc(header, [], "2.0")) as file:
         assert file.columns["id"].dtype == np.int64
+
+
+UNREADABLE = {
+    "dtype": ({"dtype": "float8"}, embmap.FormatError, "float8"),
+    "compression": ({"compression": "zip"}, embmap.UnsupportedError, "zip"),
+    "size": ({"size": 39}, embmap.FormatError, "wrong size"),
+    "place": ({"offset": 30}, embmap.FormatError, "outside its chunk"),
+    "range": ({"compression": "int8", "size": 5}, embmap.FormatError, "'min' is missing"),
+    "dimension": ({"dimension": 2**62}, embmap.UnsupportedError, "no array"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_an_unreadable_column_hides_no_other(open_bytes, what):
+    ids, kind, message = UNREADABLE[what]
+    header, payload = two_columns(**ids)
+    with open_bytes(cvc(header, [payload], "2.0")) as file:
+        assert file.vectors is None
+        assert list(file.columns) == ["text"]
+        assert np.array_equal(np.asarray(file.columns["text"]), HALVES[:5, :2].astype(np.float32))
+        for ask in (lambda: file.columns["id"], lambda: file.chunks[0].decode(column="id")):
+            for _ in range(2):
+                with pytest.raises(kind, match=message) as caught:
+                    ask()
+                assert file.path in (caught.value.path, None) or str(file.path) in str(caught.value)
+        with pytest.raises(KeyError):
+            file.columns["none"]
+        report = file.verify()
+        assert not report.ok
+        assert any(message in problem.message for problem in report.problems)
+        (about,) = (each for each in file.info()["columns"] if each["name"] == "id")
+        assert message in about["error"]
+        assert repr(file)
 
 
 def planes(values):
@@ -276,3 +339,40 @@ def test_large_files_are_decoded_by_threads_to_the_same(tmp_path):
     path.write_bytes(cvc(one_matrix(40_000, 128, chunks), payloads))
     with embmap.open(path) as file:
         assert np.array_equal(np.asarray(file.vectors), halves.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("start", "gap", "warns"),
+    [
+        (4096, b"", False),
+        (4096 + 17, b"", False),
+        (3 << 20, b"", False),
+        (4096, b"x", True),
+        (3 << 20, bytes(2 << 20) + b"x", True),
+    ],
+)
+def test_bytes_between_chunks_are_zero_or_a_warning(open_bytes, start, gap, warns):
+    first = 8 + 2 * 3
+    chunks = [{"rows": 1, "file_offset": 4096}, {"rows": 1, "file_offset": start + 4096}]
+    data = cvc(one_matrix(2, 3, chunks, mmap_optimized=True), [], "1.0")
+    record = struct.pack("<II", 6, zlib.crc32(bytes(6))) + bytes(6)
+    data += bytes(4096 - len(data)) + record + gap
+    data += bytes(start + 4096 - len(data)) + record
+    with open_bytes(data) as file:
+        assert not np.asarray(file.vectors).any()
+        report = file.verify()
+        assert report.ok
+        assert [problem.severity for problem in report.problems] == ["warning"] * warns
+        assert all(problem.offset == 4096 + first for problem in report.problems)
+
+
+def test_a_conversion_names_the_columns_that_can_be_read(tmp_path):
+    path = tmp_path / "a.cvc"
+    header, payload = two_columns(dtype="float8")
+    path.write_bytes(cvc(header, [payload], "2.0"))
+    with pytest.raises(ValueError, match="choose a column with tensor: text"):
+        embmap.convert(path, tmp_path / "a.npy")
+    with pytest.raises(embmap.FormatError, match="float8"):
+        embmap.convert(path, tmp_path / "a.npy", tensor="id")
+    report = embmap.convert(path, tmp_path / "a.npy", tensor="text")
+    assert report.left_out == ("other columns",)

@@ -1,9 +1,12 @@
 """What decompressed writes we read, and what we write it reads."""
 
+import json
+
 import numpy as np
 import pytest
 
 import embmap
+from tests.judges.cvc import header_of
 
 decompressed = pytest.importorskip("decompressed", reason="decompressed is not installed")
 
@@ -56,6 +59,69 @@ def test_our_payloads_are_theirs_byte_for_byte(tmp_path, compression):
     with embmap.open(theirs) as one, embmap.open(ours) as other:
         for a, b in zip(one.chunks, other.chunks, strict=True):
             assert a.raw.tobytes() == b.raw.tobytes()
+
+
+SECTIONS = [(0, 130, "wiki"), (130, 140, "arxiv"), (140, 250, "github")]
+
+
+def sections():
+    return [
+        {"start": start, "stop": stop, "metadata": {"source": source, "n": stop}}
+        for start, stop, source in SECTIONS
+    ]
+
+
+def test_they_select_the_sections_that_we_write(tmp_path):
+    path = embmap.cvc.write(
+        tmp_path / "ours.cvc", VECTORS, chunk_rows=100, layout="1.0", sections=sections()
+    )
+    whole = loaded(path)
+    for start, stop, source in SECTIONS:
+        found = decompressed.load_cvc_range(
+            str(path), device="cpu", section_key="source", section_value=source
+        )
+        assert np.array_equal(found, whole[start:stop])
+
+
+def test_they_select_the_sections_of_columns_that_we_write(tmp_path):
+    path = embmap.cvc.write_columns(
+        tmp_path / "ours.cvc",
+        {"text": VECTORS},
+        compression="fp16",
+        chunk_rows=100,
+        sections=sections(),
+    )
+    whole = decompressed.load_cvc_columns(str(path))["text"]
+    for start, stop, source in SECTIONS:
+        found = decompressed.load_cvc_columns(str(path), section_key="source", section_value=source)
+        assert np.array_equal(found["text"], whole[start:stop])
+
+
+def test_the_sections_of_chunks_are_theirs(tmp_path):
+    ours, theirs = tmp_path / "ours.cvc", tmp_path / "theirs.cvc"
+    decompressed.pack_cvc_sections(
+        [(VECTORS[each["start"] : each["stop"]], each["metadata"]) for each in sections()],
+        str(theirs),
+        chunk_size=100,
+    )
+    embmap.cvc.write(ours, VECTORS, chunk_rows=100, layout="1.0", sections=sections())
+    a, b = header_of(ours.read_bytes()), header_of(theirs.read_bytes())
+    assert json.loads(a[1]) == json.loads(b[1])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_their_compressed_integers_are_float32_as_they_read_them(tmp_path, compression, dtype):
+    path = tmp_path / "theirs.cvc"
+    ids = np.arange(-50, 200).clip(*((0, 127) if dtype != "int64" else (-50, 200))).astype(dtype)
+    columns = {"id": ids, "text": VECTORS}
+    decompressed.pack_cvc_columns(columns, str(path), {"id": compression}, chunk_size=100)
+    theirs = decompressed.load_cvc_columns(str(path))
+    with embmap.open(path) as file:
+        assert file.columns["id"].dtype == np.float32
+        assert np.array_equal(np.asarray(file.columns["id"])[:, 0], theirs["id"])
+        assert np.array_equal(np.asarray(file.columns["text"]), theirs["text"])
+        assert file.verify().ok
 
 
 @pytest.mark.parametrize("compression", ["fp16", "int8"])
