@@ -172,7 +172,7 @@ def test_every_class_is_here():
             yield each
             yield from classes(each)
 
-    abstract = {"DenseMatrix", "Streamed", "FastTextWords"}  # the last is tested with its format
+    abstract = {"DenseMatrix", "Streamed", "FastTextWords"}  # the last is tested with its formats
     named = {each.__name__ for each in classes(Matrix) if each.__module__.startswith("embmap.")}
     assert named - abstract == {kind.__name__ for kind, *_ in CASES.values()}
 

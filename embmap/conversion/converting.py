@@ -398,4 +398,5 @@ def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple
         "quantization": source.quantized is not None and output.quantized is None,
         "metadata": bool(output.metadata) and "metadata" not in writer.holds,
     }
-    return tuple(part for part, is_lacking in lacking.items() if is_lacking)
+    found = (part for part, is_lacking in lacking.items() if is_lacking)
+    return tuple(dict.fromkeys((*source.left_out, *found)))

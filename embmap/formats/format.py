@@ -82,6 +82,8 @@ class Input:
         Gives n-grams their rows in `buckets`.
     quantized : ProductMatrix or None
         All rows, first of words, then of n-grams, if the file stores them quantized.
+    left_out : tuple of str
+        Parts of the file that are not read.
     """
 
     format: str
@@ -92,6 +94,7 @@ class Input:
     subwords: SubwordIndexer | None = None
     buckets: Matrix | None = None
     quantized: ProductMatrix | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def has_only_ngrams(self) -> bool:

@@ -1,7 +1,6 @@
 """Reading fastText's own models (``.bin``): a dictionary, and a matrix of words and buckets.
 
-A word's vector is the mean of its row and the rows of its n-grams; it is composed when a caller
-asks for it. The labels of a supervised model are not words and are left out.
+The labels of a supervised model are not words and are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,11 @@ from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.segments import segment_sums
-from embmap.vectors.streamed import Streamed
 from embmap.words.interleaved import step_over_words
 from embmap.words.subwords import FastTextIndexer
 from embmap.words.table import WordTable
 
-__all__ = ["FastTextModel", "FastTextWords", "read_fasttext"]
+__all__ = ["FastTextModel", "read_fasttext"]
 
 _VERSIONS = (11, 12)
 # The arguments of the training, by their names in the metadata of finalfusion files.
@@ -52,15 +49,17 @@ _SUPERVISED = 3
 _COUNT_AND_TYPE = 9  # bytes after a word: how often it occurred, and whether it is a label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FastTextModel:
     """A model: its words, without labels, and the arguments of its training as TOML.
 
-    The matrix has the shape (words + buckets, dim), float32; `indexer` gives n-grams their buckets.
+    `rows` has a row for each word and `buckets` one for each bucket, float32; `indexer` gives
+    n-grams their buckets.
     """
 
     words: WordTable
-    matrix: Matrix
+    rows: Matrix
+    buckets: Matrix
     indexer: FastTextIndexer | None
     metadata: str
 
@@ -99,17 +98,27 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
     )
     _check_types(source, offsets, n_words)
     reader.offset = int(offsets[size])
-    matrix = _matrix(source, reader, arguments["dims"])
+    dim = arguments["dims"]
+    n_stored = _count_rows(reader, dim)
     indexer = _indexer(arguments, version, reader)
-    n_rows = n_words + (0 if indexer is None else indexer.n_buckets)
-    if len(matrix) < n_rows:
+    n_buckets = 0 if indexer is None else indexer.n_buckets
+    if n_stored < n_words + n_buckets:
         raise reader.error(
-            f"the matrix has {len(matrix)} rows, {n_rows} are needed for the words and buckets",
+            f"the matrix has {n_stored} rows, {n_words + n_buckets} are needed for the words and "
+            "buckets",
             "rows",
             back=16,
         )
+    rows = dense_matrix(source, reader.offset, (n_words, dim), "<f4")
+    buckets = dense_matrix(source, reader.offset + rows.nbytes, (n_buckets, dim), "<f4")
     words = words.select(np.arange(n_words)) if n_labels else words
-    return FastTextModel(words, matrix, indexer, _toml(arguments, threshold))
+    return FastTextModel(
+        words=words,
+        rows=rows,
+        buckets=buckets,
+        indexer=indexer,
+        metadata=_toml(arguments, threshold),
+    )
 
 
 def _i32(reader: FieldReader, field: str) -> int:
@@ -133,7 +142,8 @@ def _check_types(source: ByteSource, offsets: npt.NDArray[np.int64], n_words: in
         )
 
 
-def _matrix(source: ByteSource, reader: FieldReader, dim: int) -> Matrix:
+def _count_rows(reader: FieldReader, dim: int) -> int:
+    """Step over the header of the matrix and return the number of its rows."""
     if reader.raw(1, "quant_input") != b"\0":
         raise UnsupportedError(
             "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
@@ -149,7 +159,8 @@ def _matrix(source: ByteSource, reader: FieldReader, dim: int) -> Matrix:
             f"{rows} rows of {columns} float32 cannot fit into the {reader.remaining} bytes left",
             **reader.where("matrix"),
         )
-    return dense_matrix(source, reader.offset, (rows, columns), "<f4")
+    n_rows: int = rows
+    return n_rows
 
 
 def _indexer(
@@ -173,23 +184,3 @@ def _toml(arguments: dict[str, int], threshold: float) -> str:
     # embmap reads only finite numbers from TOML.
     stored = repr(threshold) if math.isfinite(threshold) else json.dumps(str(threshold))
     return "".join(lines) + f"{_ARGUMENTS[-1]} = {stored}\n"
-
-
-class FastTextWords(Streamed):
-    """The vectors of words: means of their rows and of the rows of their n-grams."""
-
-    def __init__(self, model: FastTextModel) -> None:
-        self.shape = (len(model.words), model.matrix.shape[1])
-        self.dtype = np.dtype(np.float32)
-        self._matrix = model.matrix
-        self._words = model.words
-        self._indexer = cast(FastTextIndexer, model.indexer)
-
-    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        buckets, counts = self._indexer.buckets(self._words.decoded(start, stop))
-        rows = np.insert(
-            buckets + len(self._words), counts.cumsum() - counts, np.arange(start, stop)
-        )
-        sums = segment_sums(self._matrix, rows, counts + 1)
-        sums /= (counts + 1)[:, np.newaxis].astype(np.float32)
-        return sums
