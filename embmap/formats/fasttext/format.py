@@ -19,6 +19,11 @@ class FastTextFormat(Format):
     title = "fastText"
     magic = MAGIC
 
+    def recognizes(self, data: ByteSource) -> bool:
+        from embmap.formats.fasttext.reader import has_first_header
+
+        return super().recognizes(data) or has_first_header(data)
+
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.fasttext.reader import read_fasttext
 

@@ -24,8 +24,9 @@ from embmap.words.interleaved import step_over_words
 from embmap.words.subwords import FastTextIndexer
 from embmap.words.table import WordTable
 
-__all__ = ["FastTextModel", "read_fasttext"]
+__all__ = ["FastTextModel", "has_first_header", "read_fasttext"]
 
+_FIRST = 0  # stands for the first version, which has no number
 _VERSIONS = (11, 12)
 # The arguments of the training, by their names in the metadata of finalfusion files.
 _ARGUMENTS = (
@@ -46,6 +47,10 @@ _ARGUMENTS = (
 _LOSSES = {1: "HierarchicalSoftmax", 2: "NegativeSampling", 3: "Softmax", 4: "OneVsAll"}
 _MODELS = {1: "CBOW", 2: "SkipGram", 3: "Supervised"}
 _SUPERVISED = 3
+_FIRST_HEADER = struct.Struct("<12id3iq")
+_FIRST_LOSSES = (1, 2, 3)
+_SMALL = 1 << 16
+_SMALL_ARGUMENTS = ("window_size", "epoch", "ns", "word_ngrams", "min_n", "max_n")
 _COUNT_AND_TYPE = 9  # bytes after a word: how often it occurred, and whether it is a label
 
 
@@ -67,15 +72,9 @@ class FastTextModel:
 def read_fasttext(source: ByteSource) -> FastTextModel:
     """Read the dictionary of a model and find its matrix."""
     reader = FieldReader(source, FORMAT)
-    if reader.raw(4, "magic") != MAGIC:
-        raise reader.error("not a fastText model", "magic", back=4)
-    version = _i32(reader, "version")
-    if version not in _VERSIONS:
-        raise UnsupportedError(
-            f"only versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models can be read",
-            found=version,
-            **reader.where("version", 4),
-        )
+    version = _FIRST
+    if not has_first_header(source):
+        version = _read_version(reader)
     arguments = dict(
         zip(_ARGUMENTS, (_i32(reader, name) for name in _ARGUMENTS[:-1]), strict=False)
     )
@@ -86,19 +85,16 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
             f"{size} entries cannot be {n_words} words and {n_labels} labels", "size", back=12
         )
     reader.raw(8, "ntokens")
-    (n_pruned,) = struct.unpack("<q", reader.raw(8, "pruneidx_size"))
-    if n_pruned > 0:
-        raise UnsupportedError(
-            "a pruned model has lost the buckets that its words need; convert the model that it "
-            "was made of",
-            **reader.where("pruneidx_size", reader.offset - 8),
-        )
+    if version != _FIRST:
+        _refuse_pruned(reader)
     words, offsets = step_over_words(
         source, reader.offset, size, end=b"\0", nbytes=_COUNT_AND_TYPE, format=FORMAT
     )
     _check_types(source, offsets, n_words)
     reader.offset = int(offsets[size])
     dim = arguments["dims"]
+    if version != _FIRST:
+        _refuse_quantized(reader)
     n_stored = _count_rows(reader, dim)
     indexer = _indexer(arguments, version, reader)
     n_buckets = 0 if indexer is None else indexer.n_buckets
@@ -119,6 +115,62 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
         indexer=indexer,
         metadata=_toml(arguments, threshold),
     )
+
+
+def has_first_header(source: ByteSource) -> bool:
+    """Return whether a file starts like a model of the first version, which has no magic.
+
+    Its header has the arguments of the training and the sizes of the dictionary: 17 numbers, whose
+    bounds no text and no other format of embmap keeps.
+    """
+    if source.nbytes < _FIRST_HEADER.size:
+        return False
+    numbers = _FIRST_HEADER.unpack(source.read(0, _FIRST_HEADER.size))
+    fields = dict(zip(_ARGUMENTS, numbers, strict=False))
+    size, n_words, n_labels, n_tokens = numbers[len(_ARGUMENTS) :]
+    return (
+        1 <= fields["dims"] < _SMALL
+        and fields["loss"] in _FIRST_LOSSES
+        and fields["model"] in _MODELS
+        and fields["buckets"] >= 0
+        and all(0 <= fields[name] < _SMALL for name in _SMALL_ARGUMENTS)
+        and 0 <= fields["sampling_threshold"] < math.inf
+        and size == n_words + n_labels
+        and min(n_words, n_labels, n_tokens) >= 0 < size
+    )
+
+
+def _read_version(reader: FieldReader) -> int:
+    """Step over the magic and the version."""
+    if reader.raw(4, "magic") != MAGIC:
+        raise reader.error("not a fastText model", "magic", back=4)
+    version = _i32(reader, "version")
+    if version not in _VERSIONS:
+        raise UnsupportedError(
+            f"only versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models, and models "
+            "without a version, can be read",
+            found=version,
+            **reader.where("version", 4),
+        )
+    return version
+
+
+def _refuse_pruned(reader: FieldReader) -> None:
+    (n_pruned,) = struct.unpack("<q", reader.raw(8, "pruneidx_size"))
+    if n_pruned > 0:
+        raise UnsupportedError(
+            "a pruned model has lost the buckets that its words need; convert the model that it "
+            "was made of",
+            **reader.where("pruneidx_size", reader.offset - 8),
+        )
+
+
+def _refuse_quantized(reader: FieldReader) -> None:
+    if reader.raw(1, "quant_input") != b"\0":
+        raise UnsupportedError(
+            "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
+            **reader.where("quant_input", reader.offset - 1),
+        )
 
 
 def _i32(reader: FieldReader, field: str) -> int:
@@ -144,11 +196,6 @@ def _check_types(source: ByteSource, offsets: npt.NDArray[np.int64], n_words: in
 
 def _count_rows(reader: FieldReader, dim: int) -> int:
     """Step over the header of the matrix and return the number of its rows."""
-    if reader.raw(1, "quant_input") != b"\0":
-        raise UnsupportedError(
-            "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
-            **reader.where("quant_input", reader.offset - 1),
-        )
     rows, columns = struct.unpack("<qq", reader.raw(16, "rows and columns"))
     if columns != dim or columns < 1 or rows < 0:
         raise reader.error(
@@ -167,7 +214,7 @@ def _indexer(
     arguments: dict[str, int], version: int, reader: FieldReader
 ) -> FastTextIndexer | None:
     min_n, max_n, n_buckets = (arguments[name] for name in ("min_n", "max_n", "buckets"))
-    if version == 11 and arguments["model"] == _SUPERVISED:
+    if version < 12 and arguments["model"] == _SUPERVISED:
         max_n = 0  # these models were trained without n-grams, whatever their arguments are
     if max_n <= 0 or n_buckets <= 0:
         return None
