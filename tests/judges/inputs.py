@@ -25,7 +25,7 @@ def fasttext(
     pruned=-1,
     quantized=0,
 ):
-    """A fastText model, byte for byte as fastText saves it; as it once did if version is None."""
+    """A fastText model, byte for byte as fastText saves it; the first version has no number."""
     rows = len(words) + (buckets if lengths[1] else 0)
     matrix = RNG.standard_normal((rows, DIM)).astype("<f4") if matrix is None else matrix
     parts = [] if version is None else [struct.pack("<ii", 793712314, version)]

@@ -26,7 +26,7 @@ from embmap.words.table import WordTable
 
 __all__ = ["FastTextModel", "has_first_header", "read_fasttext"]
 
-_FIRST = 0  # stands for the first version, which has no number
+_FIRST = 0  # for the first version, which has no number
 _VERSIONS = (11, 12)
 # The arguments of the training, by their names in the metadata of finalfusion files.
 _ARGUMENTS = (
