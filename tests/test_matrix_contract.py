@@ -172,12 +172,8 @@ def test_every_class_is_here():
             yield each
             yield from classes(each)
 
-    abstract = {
-        "DenseMatrix",
-        "Streamed",
-        "FastTextWords",
-        "_Decoded",
-    }  # FastTextWords is tested with its format
+    # FastTextWords is tested with its formats.
+    abstract = {"DenseMatrix", "Streamed", "FastTextWords", "_Decoded"}
     named = {each.__name__ for each in classes(Matrix) if each.__module__.startswith("embmap.")}
     assert named - abstract == {kind.__name__ for kind, *_ in CASES.values()}
 

@@ -19,7 +19,7 @@ ORDER = [
     ["search"],
     ["embeddings", "indexing"],
     ["embedding_file"],
-    ["formats.format"],
+    ["formats.format", "formats.composed"],
     [
         *("formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc", "formats.word2vec"),
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),

@@ -56,7 +56,7 @@ def encode_half(
     values: npt.NDArray[Any], *, allow_overflow: bool = False
 ) -> npt.NDArray[np.float16]:
     """Round values to half precision, halves to even; raise ValueError for values too large."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         halves = values.astype("<f2")
     if allow_overflow:
         return halves

@@ -57,6 +57,7 @@ def reconstruct(
     return out
 
 
+@np.errstate(over="ignore", invalid="ignore")  # centroids may hold infinities and NaN
 def distance_tables(
     vectors: npt.NDArray[Any],
     codebooks: npt.NDArray[np.float32],

@@ -117,8 +117,8 @@ def build_index(
     graph = _usearch().Index(ndim=dim, metric="cos", dtype="f16")
     for start in range(0, n_rows, _AT_ONCE):
         stop = min(start + _AT_ONCE, n_rows)
-        rows = np.array(matrix[start:stop], np.float32)
         with np.errstate(all="ignore"):
+            rows = np.array(matrix[start:stop], np.float32)
             lengths = normalize(rows)
         usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
         keys = (usable + start).astype(np.uint64)

@@ -122,8 +122,8 @@ def parse_words(words: Sequence[str | Iterable[str]]) -> tuple[list[list[str]], 
     return lists, all(isinstance(each, str) for each in words)
 
 
-def check_finite(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return vectors, or raise NotFiniteError if a value is not finite."""
+def check_finite(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return vectors as float64, or raise NotFiniteError if a value is not finite."""
     if not np.isfinite(vectors).all():
         raise NotFiniteError("nothing is near to a vector with values that are not finite")
-    return vectors
+    return vectors.astype(np.float64, copy=False)

@@ -132,7 +132,7 @@ class Similarity:
         ]
 
     def _vectors(self, file: Searched, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        return check_finite(file.batch(words).astype(np.float64))
+        return check_finite(file.batch(words))
 
     def _rows(self, file: Searched, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
         """Return the rows of words and row numbers, each once; unknown words are left out."""
@@ -151,5 +151,5 @@ class Similarity:
 
 def measure_cosine(pair: npt.NDArray[Any]) -> float:
     """Return the cosine of two vectors, given as an array (2, dim)."""
-    first, second = scale_to_units(check_finite(pair.astype(np.float64)))
+    first, second = scale_to_units(check_finite(pair))
     return min(max(float(vecdot(first, second)), -1.0), 1.0)

@@ -236,7 +236,8 @@ class Matrix(ABC):
                 raise ValueError(
                     f"{array.dtype} becomes {np.dtype(dtype)} by a copy: copy must not be False"
                 )
-            return array.astype(dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return array.astype(dtype)
         return array.copy() if copy and not array.flags.writeable else array
 
     def row_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -15,6 +15,8 @@ from embmap.vectors.matrix import Matrix
 
 __all__ = ["ProductMatrix", "Quantized"]
 
+_TAME = 1e9  # below this bound no float32 operation of decoding overflows
+
 
 @dataclass(frozen=True)
 class Quantized:
@@ -64,6 +66,7 @@ class ProductMatrix(Matrix):
         self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
         self._squares: npt.NDArray[np.float32] | None = None
         self._turns: bool | None = None
+        self._tame = False
 
     @property
     def zero_copy(self) -> bool:
@@ -94,6 +97,9 @@ class ProductMatrix(Matrix):
                 codebooks.reshape(q, self._k, self._codebooks.shape[1]),
                 None if projection is None else np.require(projection, requirements="A"),
             )
+            self._tame = all(
+                table is None or bool((np.abs(table) < _TAME).all()) for table in self._tables
+            )
         return self._tables
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
@@ -122,8 +128,14 @@ class ProductMatrix(Matrix):
         first: int | None,
     ) -> npt.NDArray[np.float32]:
         codebooks, projection = self._decoding_tables()
+        tame = self._tame and (
+            norms is None or (len(norms) == 1 and abs(norms.item()) < _TAME)  # of a single row
+        )
         try:
-            return reconstruct(codes, codebooks, projection, norms, out)
+            if tame:
+                return reconstruct(codes, codebooks, projection, norms, out)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return reconstruct(codes, codebooks, projection, norms, out)
         except IndexError as error:
             raise self._wrong_code(error, codes, first) from None
 
@@ -131,6 +143,7 @@ class ProductMatrix(Matrix):
         """Return the tables (n, q, k) with which :meth:`products` multiplies vectors (n, d)."""
         return distance_tables(vectors, *self._decoding_tables())
 
+    @np.errstate(over="ignore", invalid="ignore")
     def products(
         self, tables: npt.NDArray[np.float32], start: int, stop: int
     ) -> npt.NDArray[np.float32]:
@@ -140,6 +153,7 @@ class ProductMatrix(Matrix):
             sums *= self._norms[start:stop][:, 0]
         return sums
 
+    @np.errstate(over="ignore", invalid="ignore")
     def lengths(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Return the Euclidean lengths of a range of rows; decode the rows only if necessary."""
         codebooks, projection = self._decoding_tables()

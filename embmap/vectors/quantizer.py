@@ -184,7 +184,8 @@ def _prepared(
     """Return a float32 copy of rows; with `unit`, scaled to unit length, and their lengths."""
     if not is_number(rows.dtype):
         raise ValueError(f"vectors must be numbers, not {rows.dtype}")
-    copied = np.array(rows, np.float32, order="C")
+    with np.errstate(over="ignore", invalid="ignore"):
+        copied = np.array(rows, np.float32, order="C")
     if not np.isfinite(copied).all():
         raise ValueError("a vector holds values that are not finite")
     return copied, normalize(copied) if unit else None

@@ -30,6 +30,7 @@ def segment_sums(
     return _segment_sums(matrix, rows, counts)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rows may hold infinities and NaN
 def _segment_sums(
     matrix: Matrix, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
@@ -57,6 +58,7 @@ def _segment_sums(
     return sums
 
 
+@np.errstate(over="ignore", invalid="ignore")  # as above
 def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Scale rows to unit length, in place, and return the lengths; rows of zeros stay zeros."""
     # The squares of large and small float32 numbers need float64.

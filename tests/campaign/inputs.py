@@ -52,10 +52,16 @@ def valid_inputs() -> dict[str, bytes]:
         "floret": floret_lines(),
         "word2vec": inputs.word2vec(WORDS)[0],
         "fasttext": inputs.fasttext(["a", "bc"], buckets=2)[0],
+        "fasttext-first": inputs.fasttext(["a", "bc"], buckets=2, version=None)[0],
         "npy": inputs.npy(VECTORS),
         "npz": archive.getvalue(),
         "safetensors": inputs.tensors({"x": tensor}, VECTORS.tobytes()),
     }
+
+
+def format_of(name: str) -> str:
+    """The format of a valid input."""
+    return name.removesuffix("-first")
 
 
 def anatomy(data: bytes) -> Anatomy:
@@ -132,12 +138,12 @@ class MutatedInputs(Converted):
             vectors.save(str(folder / "gensim"))
             self.anatomies["gensim"] = anatomy((folder / "gensim").read_bytes())
         for name, valid in self.anatomies.items():
-            outcome = self.convert(valid.data, name, ".fifu", input_format=name)
+            outcome = self.convert(valid.data, name, ".fifu", input_format=format_of(name))
             assert outcome == "converted", f"a valid input of {name} is {outcome}"
         self.bounds = Bounds(
             sum(len(valid.data) for valid in self.anatomies.values()),
             lambda: [
-                self.convert(valid.data, name, ".fifu", input_format=name)
+                self.convert(valid.data, name, ".fifu", input_format=format_of(name))
                 for name, valid in self.anatomies.items()
             ],
         )
@@ -159,7 +165,7 @@ class MutatedInputs(Converted):
         data = self.damaged(rng, name)
         options: dict[str, Any] = {"lossy": rng.random() < 0.3}
         if rng.random() < 0.6:
-            options["input_format"] = name
+            options["input_format"] = format_of(name)
         if rng.random() < 0.2:
             options["limit"] = rng.choice((0, 1, 3, 100))
         with warnings.catch_warnings():

@@ -3,6 +3,8 @@
 import pickle
 import struct
 import zipfile
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import embmap
+from embmap.formats.fasttext.reader import has_first_header
+from embmap.io.backends import open_mapped
 from embmap.subwords import FastTextIndexer
+from tests.conversion.sources import INPUTS, make
 from tests.judges.inputs import DIM, RNG, WORDS, fasttext, npy, npz, tensors, word2vec
 
 
-def test_fasttext_words_are_means_with_their_ngrams(tmp_path):
-    data, matrix = fasttext()
+@pytest.mark.parametrize("version", [None, 11, 12])
+def test_fasttext_words_are_means_with_their_ngrams(tmp_path, version):
+    data, matrix = fasttext(version=version)
     (tmp_path / "a.bin").write_bytes(data)
     report = embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", normalize=False)
     assert report.input_format == "fasttext"
@@ -39,6 +45,34 @@ def test_a_fasttext_threshold_that_is_no_number_is_kept_as_text(tmp_path):
     embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
     with embmap.open(tmp_path / "a.fifu") as file:
         assert file.metadata["sampling_threshold"] == "nan"
+
+
+@pytest.mark.parametrize(
+    "name", ["lee_fasttext", "non_ascii_fasttext", "cp852_fasttext", "lee_fasttext_new"]
+)
+def test_fasttext_models_of_gensim_are_read_as_gensim_does(tmp_path, name):
+    gensim = pytest.importorskip("gensim", reason="gensim is not installed")
+    fasttext = pytest.importorskip("gensim.models.fasttext")
+    path = Path(gensim.__file__).parent / "test" / "test_data" / f"{name}.bin"
+    if not path.exists():
+        pytest.skip("gensim is installed without its test data")
+    theirs = fasttext.load_facebook_vectors(str(path), "cp852" if "cp852" in name else "utf-8")
+    if "cp852" in name:  # embmap reads UTF-8 only, so that n-grams of other words differ
+        with pytest.raises(embmap.FormatError, match="not UTF-8"):
+            embmap.convert(path, tmp_path / "a.fifu")
+        report = embmap.convert(path, tmp_path / "a.fifu", lossy=True)
+        assert report.n_words + report.n_duplicates == len(theirs)
+        return
+    report = embmap.convert(path, tmp_path / "a.fifu", normalize=False)
+    assert report.input_format == "fasttext"
+    with embmap.open(tmp_path / "a.fifu") as file:
+        assert list(file) == theirs.index_to_key
+        np.testing.assert_allclose(
+            np.asarray(file.vectors)[: len(file.vocab)], theirs.vectors, atol=1e-6
+        )
+        for word in ("unbekannt", "неизвестный"):
+            expected = theirs[word] / np.linalg.norm(theirs[word])
+            np.testing.assert_allclose(file[word], expected, atol=1e-6)
 
 
 def test_fasttext_vectors_agree_with_the_peers(tmp_path):
@@ -92,10 +126,11 @@ def test_fasttext_models_that_are_not_read_say_so(tmp_path, options, message):
         embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
 
 
-def test_fasttext_cut_anywhere_is_truncated(tmp_path):
-    data, matrix = fasttext(["a", "bc"], buckets=2)
+@pytest.mark.parametrize(("version", "first"), [(12, 4), (None, 76)])
+def test_fasttext_cut_anywhere_is_truncated(tmp_path, version, first):
+    data, matrix = fasttext(["a", "bc"], buckets=2, version=version)
     whole = data.index(matrix.tobytes()) + matrix.nbytes
-    for end in range(4, whole):
+    for end in range(first, whole):
         (tmp_path / "a.bin").write_bytes(data[:end])
         with pytest.raises(embmap.TruncatedError):
             embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu", input_format="fasttext")
@@ -103,10 +138,38 @@ def test_fasttext_cut_anywhere_is_truncated(tmp_path):
     assert embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu").n_words == 2
 
 
-@given(st.data())
-def test_fasttext_with_wrong_bytes_converts_or_says_why_not(tmp_path_factory, data):
+def test_a_first_header_that_is_cut_is_of_no_format(tmp_path):
+    data, _ = fasttext(version=None)
+    for end in range(1, 76):
+        (tmp_path / "a.bin").write_bytes(data[:end])
+        with pytest.raises(embmap.FormatError):
+            embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu")
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_no_other_format_has_the_first_header(tmp_path, name):
+    path, _ = make(name, tmp_path)
+    assert not has_first_header(open_mapped(path))
+
+
+@pytest.mark.parametrize("value", [-1, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("field", range(17))
+def test_a_first_header_out_of_bounds_is_refused_or_read(tmp_path, field, value):
+    data = bytearray(fasttext(["a", "bc"], buckets=2, version=None)[0])
+    numbers = list(struct.unpack_from("<12id3iq", data))
+    numbers[field] = value
+    struct.pack_into("<12id3iq", data, 0, *numbers)
+    (tmp_path / "a.bin").write_bytes(data)
+    with ExitStack() as stack:
+        if field not in (3, 11, 12, 16) or (value < 0 and field not in (3, 11)):
+            stack.enter_context(pytest.raises(embmap.FormatError))
+        assert embmap.convert(tmp_path / "a.bin", tmp_path / "a.fifu").n_words == 2
+
+
+@given(st.data(), st.sampled_from([None, 12]))
+def test_fasttext_with_wrong_bytes_converts_or_says_why_not(tmp_path_factory, data, version):
     folder = tmp_path_factory.mktemp("fasttext")
-    raw = bytearray(fasttext(["a", "bc"], buckets=2)[0])
+    raw = bytearray(fasttext(["a", "bc"], buckets=2, version=version)[0])
     start = data.draw(st.integers(4, 130))
     raw[start : start + 4] = data.draw(st.binary(min_size=4, max_size=4))
     (folder / "a.bin").write_bytes(raw)

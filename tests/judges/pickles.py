@@ -89,6 +89,17 @@ def pair(value):
     return text("x") + value
 
 
+def buckets(bucket, *, min_n=b"K\x02", max_n=b"K\x04", ngrams=None, composed=False):
+    """A fastText model of gensim's; each argument is opcodes that leave one value."""
+    rows = text("vectors" if composed else "vectors_vocab") + array()
+    ngrams = array() if ngrams is None else ngrams
+    pairs = {"bucket": bucket, "min_n": min_n, "max_n": max_n, "vectors_ngrams": ngrams}
+    more = b"".join(text(name) + value for name, value in pairs.items())
+    more += text("compatible_hash") + b"\x88" + rows
+    listed = b"](" + text("a") + text("b") + b"e"
+    return HEAD + b")\x81}(" + more + text("index_to_key") + listed + b"ub" + STOP
+
+
 DEEP = 600_000
 HUGE = 1 << 40
 CORPUS = {
@@ -245,6 +256,20 @@ CORPUS = {
     + text("index_to_key")
     + b"]ub"
     + STOP,
+    # sizes of buckets and n-grams
+    "buckets-sound": buckets(number(2)),
+    "buckets-huge": buckets(number(HUGE)),
+    "buckets-negative": buckets(b"J\xff\xff\xff\xff"),
+    "buckets-more-than-rows": buckets(number(2**31 - 1)),
+    "buckets-more-than-rows-composed": buckets(number(2**31 - 1), composed=True),
+    "buckets-of-text": buckets(text("2")),
+    "buckets-of-truth": buckets(b"\x88"),
+    "buckets-of-other-length": buckets(number(2), ngrams=array((1, 4))),
+    "buckets-wider": buckets(number(1), ngrams=array((1, 4))),
+    "buckets-none": buckets(number(2), ngrams=b"N"),
+    "ngrams-of-any-length": buckets(number(2), min_n=number(0), max_n=number(2**31 - 1)),
+    "ngrams-huge": buckets(number(2), max_n=number(HUGE)),
+    "ngrams-reversed": buckets(number(2), min_n=number(5)),
 }
 
 

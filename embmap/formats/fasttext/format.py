@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from embmap.formats.composed import FastTextWords
 from embmap.formats.fasttext import FORMAT, MAGIC
 from embmap.formats.format import Format, Input, Request
 from embmap.io.mapping import ByteSource
-from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import Selected
 
 __all__ = ["FastTextFormat"]
 
@@ -20,21 +19,23 @@ class FastTextFormat(Format):
     title = "fastText"
     magic = MAGIC
 
+    def recognizes(self, data: ByteSource) -> bool:
+        from embmap.formats.fasttext.reader import has_first_header
+
+        return super().recognizes(data) or has_first_header(data)
+
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.fasttext.reader import FastTextWords, read_fasttext
+        from embmap.formats.fasttext.reader import read_fasttext
 
         model = read_fasttext(data)
-        n, indexer = len(model.words), model.indexer
-        vectors: Matrix = Selected(model.matrix, range(n))
-        buckets = None
+        indexer, vectors = model.indexer, model.rows
         if indexer is not None:
-            vectors = FastTextWords(model)
-            buckets = Selected(model.matrix, range(n, n + indexer.n_buckets))
+            vectors = FastTextWords(model.words, vectors, model.buckets, indexer)
         return Input(
             format=self.name,
             words=model.words,
             vectors=vectors,
             metadata=model.metadata,
             subwords=indexer,
-            buckets=buckets,
+            buckets=None if indexer is None else model.buckets,
         )

@@ -289,7 +289,11 @@ class FinalfusionFile(EmbeddingFile):
         row = self._row_of(word)
         if row >= 0:
             vector = self._rows[row]
-            return vector if self._norms is None else vector * self._norms.row(row)
+            if self._norms is None:
+                return vector
+            with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows and norms
+                product: npt.NDArray[Any] = vector * self._norms.row(row)
+            return product
         sums, known = self._sums([word])
         if not known[0]:
             raise UnknownWordError(word, path=self.path)

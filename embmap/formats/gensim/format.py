@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from embmap.formats.composed import FastTextWords
 from embmap.formats.format import Format, Input, Request
 from embmap.formats.gensim import FORMAT
 from embmap.io.mapping import ByteSource
@@ -27,8 +28,18 @@ class GensimFormat(Format):
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.gensim.keyed_vectors import read_keyed_vectors
 
-        words, vectors = read_keyed_vectors(data)
+        saved = read_keyed_vectors(data)
         # gensim keeps bytes that are not UTF-8 as surrogates, which UTF-8 cannot encode.
-        encodable = [word.encode(errors="replace").decode() for word in words]
-        table = WordTable.of(vocabulary_of(encodable, len(words), self.name))
-        return Input(format=self.name, words=table, vectors=vectors)
+        encodable = [word.encode(errors="replace").decode() for word in saved.words]
+        table = WordTable.of(vocabulary_of(encodable, len(encodable), self.name))
+        vectors = saved.rows
+        if saved.composes and saved.indexer is not None and saved.buckets is not None:
+            vectors = FastTextWords(table, vectors, saved.buckets, saved.indexer)
+        return Input(
+            format=self.name,
+            words=table,
+            vectors=vectors,
+            subwords=saved.indexer,
+            buckets=saved.buckets,
+            parts=saved.left_out,
+        )

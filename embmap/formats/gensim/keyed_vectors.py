@@ -8,21 +8,23 @@ been checked.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import FormatError
+from embmap.errors import FormatError, UnsupportedError
 from embmap.formats.gensim import FORMAT
 from embmap.formats.gensim.pickled import Made, Named, Stored, read_pickle
 from embmap.io.mapping import ByteSource
 from embmap.io.npy import map_npy
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
+from embmap.words.subwords import FastTextIndexer
 
-__all__ = ["read_keyed_vectors"]
+__all__ = ["KeyedVectors", "read_keyed_vectors"]
 
 _OBJECTS = ("gensim.", "numpy.random.")  # a whole model holds its random state as well
 _RECONSTRUCTOR = "copyreg._reconstructor"
@@ -39,6 +41,8 @@ _ALLOWED = {
     _ENCODE,
     "numpy.ndarray",
     "numpy.dtype",
+    "numpy.float32",
+    "numpy.float64",
     "collections.OrderedDict",
     "collections.defaultdict",
     "builtins.bytearray",
@@ -51,53 +55,128 @@ _ALLOWED = {
     "builtins.object",
     "builtins.set",
 }
+_INNER = ("wv", "kv")  # where a whole model keeps its words and vectors
+_UNCOMPOSED = "vectors_vocab"  # rows of words without their n-grams
+_NGRAMS = ("vectors_ngrams", "syn0_ngrams", "syn0_all")  # today and in older versions
 _FLOATS = re.compile("[<>=]?(f[248])")
 
 
-def read_keyed_vectors(source: ByteSource) -> tuple[list[str], Matrix]:
+@dataclass(frozen=True, kw_only=True)
+class KeyedVectors:
+    """What gensim saved: words, a row for each, and in fastText models a row for each bucket.
+
+    If `composes` is true, the rows of the words lack their n-grams. `left_out` names
+    what is not read.
+    """
+
+    words: list[str]
+    rows: Matrix
+    composes: bool = False
+    indexer: FastTextIndexer | None = None
+    buckets: Matrix | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def read_keyed_vectors(source: ByteSource) -> KeyedVectors:
     """Read words and vectors that gensim saved."""
     saved = read_pickle(source, FORMAT, lambda name: name in _ALLOWED or name.startswith(_OBJECTS))
     attributes, beside = _attributes(saved), str(source.path)
     if attributes is None:
         raise _error(source, "an object of gensim was expected")
-    inner = _attributes(attributes.get("wv"))  # of a whole model
-    if inner is not None:
-        attributes, beside = inner, f"{beside}.wv"
+    for name in _INNER:
+        inner = _attributes(attributes.get(name))
+        if inner is not None:
+            attributes, beside = inner, f"{beside}.{name}"
+            break
     words = attributes.get("index_to_key", attributes.get("index2word"))
     if not isinstance(words, list):
-        raise _error(source, "there are no words")
+        raise _error(source, f"{_kind(saved)} holds no words with vectors", UnsupportedError)
     strange = next((word for word in words if not isinstance(word, str)), None)
     if strange is not None:
         raise _error(source, f"a word is {type(strange).__name__}")
-    vectors = _vectors(source, beside, attributes)
-    if len(words) != len(vectors):
-        raise _error(source, f"{len(words)} words for {len(vectors)} vectors")
-    return words, vectors
+    found = KeyedVectors(words=words, rows=_find_rows(source, beside, attributes))
+    if len(words) != len(found.rows):
+        raise _error(source, f"{len(words)} words for {len(found.rows)} vectors")
+    if any(_is_saved(name, attributes) for name in _NGRAMS):
+        found = _add_buckets(found, source, beside, attributes)
+    return found
 
 
-def _error(source: ByteSource, message: str) -> FormatError:
-    return FormatError(message, path=source.path, format=FORMAT)
+def _find_rows(source: ByteSource, beside: str, attributes: dict[str, Any]) -> Matrix:
+    """Return the rows of the words: their vectors if these are saved."""
+    rows = _find_array(source, beside, attributes, ("vectors", "syn0", _UNCOMPOSED))
+    if rows is None:
+        raise _error(source, "there are no vectors")
+    return rows
+
+
+def _add_buckets(
+    found: KeyedVectors, source: ByteSource, beside: str, attributes: dict[str, Any]
+) -> KeyedVectors:
+    """Add the buckets of a fastText model if they are fastText's own."""
+    sizes = [attributes.get(name, 0) for name in ("min_n", "max_n", "bucket")]
+    if not all(type(size) is int and -(2**31) <= size < 2**31 for size in sizes):
+        raise _error(source, "min_n, max_n and bucket must be integers of 32 bits")
+    min_n, max_n, n_buckets = max(sizes[0], 1), sizes[1], sizes[2]
+    composes = not any(_is_saved(name, attributes) for name in ("vectors", "syn0"))
+    buckets = _find_array(source, beside, attributes, ("vectors_ngrams",))
+    if buckets is not None and (n_buckets < 1 or max_n < min_n):  # trained without n-grams
+        return found
+    hashes = attributes.get("compatible_hash") is True
+    if buckets is None or not hashes or len(buckets) != n_buckets:
+        if composes:
+            raise _error(
+                source,
+                "the n-grams have rows in an order that only gensim before 4.0 knows; load the "
+                "model with gensim 3.8.3 and save its words with save_word2vec_format",
+                UnsupportedError,
+            )
+        return replace(found, left_out=("subwords",))
+    if buckets.shape[1] != found.rows.shape[1]:
+        raise _error(
+            source,
+            f"rows of {buckets.shape[1]} numbers for n-grams, {found.rows.shape[1]} for words",
+        )
+    indexer = FastTextIndexer(min_n, max_n, n_buckets)
+    return replace(found, composes=composes, indexer=indexer, buckets=buckets)
+
+
+def _error(source: ByteSource, message: str, kind: type[FormatError] = FormatError) -> FormatError:
+    return kind(message, path=source.path, format=FORMAT)
+
+
+def _kind(saved: Made) -> str:
+    """Return the full name of the class of an object."""
+    kind = saved.by
+    if kind.name == _RECONSTRUCTOR and saved.arguments and isinstance(saved.arguments[0], Named):
+        kind = saved.arguments[0]
+    return kind.name
 
 
 def _attributes(saved: Any) -> dict[str, Any] | None:
     """Return the attributes of a gensim object; None for anything else."""
     if not isinstance(saved, Made) or not isinstance(saved.state, dict):
         return None
-    kind = saved.by
-    if kind.name == _RECONSTRUCTOR and saved.arguments and isinstance(saved.arguments[0], Named):
-        kind = saved.arguments[0]
-    return saved.state if kind.name.startswith(_OBJECTS[0]) else None
+    return saved.state if _kind(saved).startswith(_OBJECTS[0]) else None
 
 
-def _vectors(source: ByteSource, beside: str, attributes: dict[str, Any]) -> Matrix:
+def _is_saved(name: str, attributes: dict[str, Any]) -> bool:
     apart = attributes.get("__numpys")
-    for name in ("vectors", "syn0"):
+    return attributes.get(name) is not None or (isinstance(apart, list) and name in apart)
+
+
+def _find_array(
+    source: ByteSource, beside: str, attributes: dict[str, Any], names: tuple[str, ...]
+) -> Matrix | None:
+    """Return the first of some attributes that is an array, in the pickle or beside it."""
+    apart = attributes.get("__numpys")
+    for name in names:
         if isinstance(apart, list) and name in apart:
             return ArrayMatrix(map_npy(Path(f"{beside}.{name}.npy")))
         saved = attributes.get(name)
         if isinstance(saved, Made) and saved.by.name in (*_RECONSTRUCT, *_FROM_BUFFER):
             return ArrayMatrix(_array(source, saved))
-    raise _error(source, "there are no vectors")
+    return None
 
 
 def _array(source: ByteSource, saved: Made) -> npt.NDArray[Any]:

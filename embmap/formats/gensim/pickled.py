@@ -25,7 +25,8 @@ _MOST_CONTAINERS = 1 << 24  # lists, dicts, tuples and objects: five for each of
 _DEEPEST = 10_000  # marks at once; Python's own pickler gives up at a tenth
 _LONGEST_NUMBER = 1024  # bytes
 _LONGEST_NAME = 256  # characters of a module or of a name in it
-_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # by their names in Python 2
+# Modules by their names in Python 2. Python 3 itself writes UserString for collections at times.
+_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg", "UserString": "collections"}
 _U16 = struct.Struct("<H").unpack_from
 _I32 = struct.Struct("<i").unpack_from
 _U32 = struct.Struct("<I").unpack_from
