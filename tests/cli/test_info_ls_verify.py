@@ -220,7 +220,7 @@ def test_the_demo_makes_real_files_and_tells_their_price(command, tmp_path, monk
 
     # A fifth of the text in fewer dimensions, which takes a fifth of the time.
     monkeypatch.setattr(tour, "documents", lambda: islice(corpus.documents(), 0, None, 5))
-    for name, value in (("_DIM", 40), ("_EXPONENT", 11), ("_SLICES", 3), ("_SLICED_WORDS", 1000)):
+    for name, value in (("_DIM", 40), ("_EXPONENT", 11), ("_N_SLICES", 3), ("_SLICED_WORDS", 1000)):
         monkeypatch.setattr(tour, name, value)
     status, out, _ = command("demo", "--folder", tmp_path)
     assert status == 0

@@ -14,7 +14,7 @@ from embmap.formats.format import FileFormat, Writer
 from embmap.formats.registry import FORMATS, get_file_formats, get_written_formats, recognize
 from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
-from embmap.vectors.matrix import dense_matrix
+from embmap.vectors.dense import dense_matrix
 from embmap.words.given import words_of
 from embmap.words.records import Records
 
@@ -168,6 +168,9 @@ def test_a_new_format_is_opened_and_converted(written, tmp_path):
         assert (file.format, file.layout, file.vocab[:]) == ("toy", "only", WORDS[:2])
         assert file["two"].tolist() == VECTORS[1].tolist()
         assert file.most_similar("one", 1)[0].word == "two"
+        assert file.info()["chunks"] == []  # which `embmap ls` lists
+    with pytest.raises(ValueError, match="layout must be one of only, not 'x'"):
+        embmap.open(path, layout="x")
     back = embmap.convert(path, tmp_path / "b.npy", input_format="plaything")
     assert (back.input_format, back.n_words) == ("toy", 2)
     assert np.load(tmp_path / "b.npy").tolist() == VECTORS[:2].tolist()
