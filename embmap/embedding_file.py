@@ -43,7 +43,7 @@ class EmbeddingFile(Embeddings):
     ----------
     file : ByteSource
         The open file.
-    layout : str
+    dialect : str
         The dialect of the format.
     vocabulary : Vocabulary or None
         The words.
@@ -57,13 +57,13 @@ class EmbeddingFile(Embeddings):
     def __init__(
         self,
         file: ByteSource,
-        layout: str,
+        dialect: str,
         vocabulary: Vocabulary | None,
         matrix: Matrix | None,
     ) -> None:
         self._file = file
         self._path = cast(Path, file.path)
-        self._layout = layout
+        self._dialect = dialect
         self._vocabulary = vocabulary
         self._matrix = matrix
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
@@ -89,7 +89,7 @@ class EmbeddingFile(Embeddings):
     @property
     def layout(self) -> str:
         """The dialect of the format."""
-        return self._layout
+        return self._dialect
 
     @property
     def vocab(self) -> Vocabulary | None:
@@ -270,7 +270,8 @@ class EmbeddingFile(Embeddings):
         -------
         dict
             Fit for JSON: path, format, layout, nbytes, backend, shape, dtype, n_words, index,
-            index_file, metadata.
+            index_file, metadata, and chunks: a dict for each part of the file, with its name,
+            offset and nbytes. Formats add further keys.
         """
         self._check_open()
         words = self._vocabulary
@@ -286,6 +287,7 @@ class EmbeddingFile(Embeddings):
             "index": None if words is None else words.finder.state,
             "index_file": None if words is None else words.finder.source.existing_path(),
             "metadata": self._described_metadata(),
+            "chunks": [],
         }
 
     def _described_metadata(self) -> Any:

@@ -51,7 +51,7 @@ class FormatError(EmbmapError, ValueError):
     path : path-like, optional
         The damaged file.
     format : str, optional
-        The format that the file was read as: "finalfusion", "dwe", "embd", "cvc".
+        The format that the file was read as, such as "finalfusion".
     offset : int, optional
         Position of the fault, in bytes from the start of the file.
     field : str, optional

@@ -16,12 +16,13 @@ WORDS = [f"w{i}" for i in range(N - 1)] + ["zwölf"]
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
 KINDS = ["simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"]
+WORDLESS = (".cvc", ".dwe")  # files whose words are given when they are opened
 BACKENDS = ["mmap", "read"]
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    """A file of each kind, and the list of words for those that carry none."""
+    """A file of each kind, and the list of words for those that contain none."""
     folder = tmp_path_factory.mktemp("contract")
     (folder / "words.txt").write_text("".join(f"{word}\n" for word in WORDS), "utf-8")
     write = embmap.finalfusion.write
@@ -57,9 +58,8 @@ def paths(tmp_path_factory):
 
 
 def opened(path, **options):
-    """A file with its words, whether it carries them or not."""
-    carries = path.suffix in (".fifu", ".weights")
-    vocab = None if carries else path.with_name("words.txt")
+    """A file with its words, whether it contains them or not."""
+    vocab = path.with_name("words.txt") if path.suffix in WORDLESS else None
     return embmap.open(path, vocab=vocab, **options)
 
 
@@ -189,7 +189,11 @@ def test_files_pickle_and_close(file):
 
 def test_info_and_verify_answer(file):
     for each in (file, file.at()):
-        assert each.info()["shape"] == list(each.shape)
+        info = each.info()
+        assert info["shape"] == list(each.shape)
+        for chunk in info["chunks"]:
+            assert chunk["name"]
+            assert 0 <= chunk["offset"] <= chunk["offset"] + chunk["nbytes"] <= info["nbytes"]
         assert each.verify().ok
 
 
@@ -201,7 +205,7 @@ def server(paths):
         *(
             f"--vocab={kind}={path.with_name('words.txt')}"
             for kind, path in paths.items()
-            if path.suffix in (".dwe", ".cvc")
+            if path.suffix in WORDLESS
         ),
     )
     yield served

@@ -99,7 +99,7 @@ def flatten(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             names = [str(item.get("name", item)) for item in value[:_SHOWN]]
             more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
             yield prefix + name, ", ".join(names) + more
-        elif value is not None:
+        elif value is not None and value != []:
             yield prefix + name, format_value(value)
 
 

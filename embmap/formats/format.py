@@ -79,7 +79,7 @@ class Input:
     Attributes
     ----------
     words : WordTable or None
-        None if the file carries no words.
+        None if the file contains no words.
     vectors : Matrix
         A row for each word.
     norms : Matrix or None
@@ -147,6 +147,8 @@ class Output:
 
     Attributes
     ----------
+    words : WordTable or None
+        None only if the writer does not need words, or if all rows belong to n-grams.
     vectors : Matrix
         A row for each word, in the dtype to store.
     steps : sequence of Matrix
@@ -313,7 +315,7 @@ class Format(ABC):
 
 
 class FileClass(Protocol):
-    """A class of files, such as :class:`embmap.cvc.CvcFile`."""
+    """A class of files, such as :class:`embmap.cvc.CvcFile`; `dialect` has been checked."""
 
     def __call__(
         self, data: ByteSource, dialect: str | None, index: IndexChoice, vocab: Words | None, /
@@ -336,6 +338,9 @@ class FileFormat(Format):
         vocab: Words | None = None,
     ) -> EmbeddingFile:
         """Open a file; the arguments are as for :func:`embmap.open`."""
+        if dialect is not None and dialect not in self.dialects:
+            dialects = ", ".join(self.dialects)
+            raise ValueError(f"layout must be one of {dialects}, not {dialect!r}")
         return self.file_class(data, dialect, index, vocab)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:

@@ -168,6 +168,9 @@ def test_a_new_format_is_opened_and_converted(written, tmp_path):
         assert (file.format, file.layout, file.vocab[:]) == ("toy", "only", WORDS[:2])
         assert file["two"].tolist() == VECTORS[1].tolist()
         assert file.most_similar("one", 1)[0].word == "two"
+        assert file.info()["chunks"] == []  # which `embmap ls` lists
+    with pytest.raises(ValueError, match="layout must be one of only, not 'x'"):
+        embmap.open(path, layout="x")
     back = embmap.convert(path, tmp_path / "b.npy", input_format="plaything")
     assert (back.input_format, back.n_words) == ("toy", 2)
     assert np.load(tmp_path / "b.npy").tolist() == VECTORS[:2].tolist()

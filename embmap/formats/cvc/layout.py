@@ -368,7 +368,7 @@ def _sections(header: Header, n: int) -> tuple[Section, ...]:
         field = f"section {i}"
         start, stop = header.counts(record, ("start_index", "end_index"), field)
         if not start <= stop <= n:
-            raise header.error(f"rows {start} to {stop} of {n} do not exist", field)
+            raise header.error(f"a section must be in rows 0 to {n}, not {start} to {stop}", field)
         metadata = record.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
             raise header.error("'metadata' must be an object", field)

@@ -121,8 +121,6 @@ class Entries:
 
 def parse(file: ByteSource, dialect: str | None = None) -> DweLayout:
     """Parse a DWE file, as `dialect` if one is given; by default the bytes decide."""
-    if dialect is not None and dialect not in DIALECTS:
-        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     header = _header(file)
     found, reasons = [], []
     for name in DIALECTS if dialect is None else (dialect,):

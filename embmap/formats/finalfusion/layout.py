@@ -62,8 +62,6 @@ class FinalfusionLayout:
 
 def parse(file: ByteSource, dialect: str | None = None) -> FinalfusionLayout:
     """Parse a finalfusion file, as `dialect` if one is given; by default the bytes decide."""
-    if dialect is not None and dialect not in DIALECTS:
-        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {dialect!r}")
     head = file.read(0, min(4, file.nbytes))
     if dialect == "bare" or (dialect is None and head != MAGIC):
         return _parse_bare(file)
