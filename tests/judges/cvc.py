@@ -47,7 +47,7 @@ SMALL = {
         "0.1", [("fp16", ROWS), ("int8", ROWS[:2]), ("fp16", ROWS[:0])], sections=SECTIONS, x=1
     ),
     "1.0 lossless": reference.matrix(
-        "1.0", [("lossless", ROWS), ("lossless", ROWS[:1])], default="lossless"
+        "1.0", [("lossless", ROWS), ("lossless", ROWS[:1])], default="lossless", x=1
     ),
     "1.0 on pages": reference.matrix(
         "1.0", [("fp16", ROWS), ("lossless", ROWS[1:])], mmap_optimized=True
