@@ -152,7 +152,8 @@ def convert(
         Whether a finalfusion file keeps the subwords of the input, replaces buckets with the
         n-grams of the vocabulary, or gets no subwords.
     compression : {"fp16", "int8", "lossless"}, optional
-        How a CVC file stores vectors; "fp16" by default.
+        How a CVC file stores vectors. By default a CVC file that is written as CVC keeps its
+        compressions, and other vectors are stored as "fp16".
     quantize : int, optional
         Product-quantize the rows of a finalfusion file to this many bytes each. It must divide the
         length of a vector.
