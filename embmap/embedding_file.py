@@ -293,7 +293,7 @@ class EmbeddingFile(Embeddings):
     def _described_metadata(self) -> Any:
         try:
             return jsonable(self.metadata)
-        except FormatError as error:  # the other facts hold all the same
+        except FormatError as error:  # the other facts are still known
             return {"error": str(error)}
 
     def verify(self, progress: Progress | None = None) -> Report:

@@ -29,7 +29,7 @@ from embmap.search.queries import (
     parse_words,
 )
 from embmap.search.similarity import measure_cosine
-from embmap.vectors.matrix import Matrix, RowIndex
+from embmap.vectors.matrix import Matrix, RowIndex, out_of_range
 
 __all__ = ["Embeddings", "Key", "Missing"]
 
@@ -153,7 +153,7 @@ class Embeddings(ABC):
             return self
         number = -1 if t is None else operator.index(t)
         if not -steps <= number < steps:
-            raise IndexError(f"timestep {number} of {steps}")
+            raise out_of_range("timestep", number, steps)
         return self._at_step(number % steps)
 
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:

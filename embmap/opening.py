@@ -50,7 +50,7 @@ def open(
         and so does a path, which names another index. FILE.embx is read in the same way as the
         file; an index named by its path is mapped.
     vocab : path-like or sequence of str, optional
-        Words for a file that carries no words: a text file with one word per line, or the words.
+        Words for a file that contains no words: a text file with one word per line, or the words.
 
     Returns
     -------

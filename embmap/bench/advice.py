@@ -18,14 +18,14 @@ from embmap.bench.workloads import (
 __all__ = ["ABOUT_MEMORY", "advise", "format_nbytes", "format_seconds"]
 
 ABOUT_MEMORY = (
-    "Memory has three figures: what a process has written (own), what no other process maps "
-    "(private, USS), and the same with a proportional part of what it shares (PSS). Resident size "
-    "would count a mapped page in every process that reads it, although it is in memory once and "
-    "the system may take it back."
+    "Memory is given in three figures: the bytes that a process has written (own), the bytes that "
+    "no other process maps (private, USS), and the private bytes with a proportional part of the "
+    "shared ones (PSS). Resident size would count a mapped page in every process that reads it, "
+    "although it is in memory once and the system may take it back."
 )
-_OFTEN = 10  # look-ups of each row; more is not worth advice
-_FEW = 50  # fewer pieces of work are too few to judge a device
-_SAME = 1.25  # figures whose ratio is less are called the same
+_OFTEN = 10  # look-ups of each row; if reading pays only after more, it is not advised
+_FEW = 50  # pieces of work; a device is not judged by fewer
+_SAME = 1.25  # figures with a smaller ratio are called the same
 _BATCH = BATCHES[max(BATCHES)]
 
 
@@ -65,7 +65,9 @@ def _verdict(result: Result, coldest: str) -> str:
         conditions.append(f"look up more than {pays:,.0f} vectors one by one")
     verdict = f"Map this file: the first vector comes {_times(sooner)} sooner."
     if not conditions:
-        return f"{verdict} Reading everything first does not pay within {_OFTEN} look-ups of a row."
+        return (
+            f"{verdict} Reading everything first does not pay within {_OFTEN} look-ups of each row."
+        )
     return f"{verdict} Read everything only if one process will {' or '.join(conditions)}."
 
 
@@ -116,7 +118,7 @@ def _once_warm(result: Result) -> list[str]:
 
 
 def _fraction(result: Result, coldest: str) -> float | None:
-    """Return the part of the rows beyond which reading everything first is faster."""
+    """Return the fraction of the rows above which reading everything first is faster."""
     everything = result.find(READ_EVERYTHING, "open", coldest)
     tried = (result.find(name, _BATCH, coldest) for name in (MAP, MAP_RANDOM))
     rates = [each.vectors_per_second for each in tried if each and each.vectors_per_second]

@@ -40,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(function, nogil=True, error_model="numpy", cache=True)
-    except RuntimeError:  # nowhere to write the cache: compiled anew in every process
+    except RuntimeError:  # there is no folder for the cache: each process compiles again
         return numba.njit(function, nogil=True, error_model="numpy")
 
 

@@ -66,7 +66,7 @@ class _Wishes:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """An input, the words of it that are converted, their rows, and which lengths these have."""
+    """An input, its words that are converted, their rows, and which lengths the rows have."""
 
     source: Input
     chosen: Chosen | None
@@ -122,22 +122,22 @@ def convert(
         are decoded.
     normalize : bool, optional
         True scales rows to unit length. False multiplies them by the norms of a finalfusion file,
-        which gives them back their original lengths. By default, rows stay as they are in the
-        input, but a finalfusion file made from another format gets rows of unit length and norms.
+        which restores their original lengths. By default, rows are not changed, except that a
+        finalfusion file made from another format gets rows of unit length and norms.
     lossy : bool
         Replace bytes that are not UTF-8 with U+FFFD, and leave out words that the output cannot
         hold, instead of raising an error.
     limit : int, optional
-        Convert only this many words, the first of the input.
+        Convert only the first `limit` words of the input.
     words : path-like or sequence of str, optional
         Convert only these words: a text file with one word per line, or the words. They keep the
         order of the input.
     metadata : path-like or mapping, optional
         A TOML file or values to write in place of the metadata of the input.
     vocab : path-like or sequence of str, optional
-        Words for an input that carries no words. By default, they are read from
-        ``INPUT.words.txt`` beside the input if it exists; it is refused if it was written with
-        other vectors.
+        Words for an input that contains no words. By default, they are read from
+        ``INPUT.words.txt`` beside the input if it exists. This text is refused if it was written
+        with other vectors.
     tensor : str, optional
         The tensor, array or column of the input that holds the vectors.
     timestep : int, optional
@@ -176,7 +176,7 @@ def convert(
         If the input is damaged, of no known format, or has words that the output cannot hold, or
         if the words beside it were written with other vectors.
     ValueError
-        If arguments do not fit each other or the formats.
+        If arguments contradict each other, or a format does not support them.
     OSError
         If a file cannot be read or written.
     """
@@ -194,7 +194,7 @@ def convert(
         able = _list_titles(lambda each: "quantization" in each.holds)
         raise ValueError(f"quantize is for {able} files, not for {target.title}")
     if opq and quantize is None:
-        raise ValueError("opq goes with quantize, which must be the number of bytes of a row")
+        raise ValueError("opq needs quantize, the number of bytes of a row")
     if compression is not None and not writer.compressions:
         able = _list_titles(lambda each: each.compressions)
         raise ValueError(f"compression is for {able} files, not for {target.title}")
@@ -282,7 +282,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     elif wishes.writer.needs_words and not source.has_only_ngrams:
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
     unit = wishes.normalize
-    if unit is None:  # files of one format have the lengths that it prescribes
+    if unit is None:  # an input in the format of the output already has the right lengths
         unit = "norms" in holds and not is_same and not source.has_only_ngrams
     original = wishes.normalize is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
@@ -370,7 +370,7 @@ def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
 
 
 def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Output:
-    """Add subwords to an output, and quantized vectors."""
+    """Add subwords and quantized vectors to an output."""
     source, chosen, vectors = prepared.source, prepared.chosen, prepared.vectors
     indexer, buckets = source.subwords, source.buckets
     used = None

@@ -40,7 +40,7 @@ class ConversionReport:
         and parts that only its own format holds, such as "other tensors", "special tokens" and
         "other time steps".
     words_path : pathlib.Path or None
-        The text file with the words, if the format carries none.
+        The text file with the words, if the format does not contain words.
     """
 
     path: Path

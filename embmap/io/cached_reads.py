@@ -1,8 +1,8 @@
 """Positional reads that do not wait for a disk, for event loops.
 
-On Linux, preadv2 with RWF_NOWAIT reads only bytes that the system has in memory. A few missing
-ranges are read all the same if the disk was quick lately, because a thread that loads them takes
-longer.
+On Linux, preadv2 with RWF_NOWAIT reads only bytes that the system has in memory. If
+the disk was quick in the last seconds, a few missing ranges are read at once, because handing them
+to a thread takes longer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from embmap.io.positional_reads import PositionalFetch, PositionalReads, pread
 __all__ = ["CachedReads", "NotInMemoryError"]
 
 _LOADED = 1 << 20  # bytes that are read at a time to load them
-_PATIENCE = 0.002  # seconds that reads from the disk may be expected to take
+_PATIENCE = 0.002  # longest time to wait for the disk, in seconds
 _REMEMBERED = 5.0  # seconds for which a measured latency is used
 _SMALL = 1 << 16  # bytes of the largest range that is read without a thread
 
@@ -32,7 +32,7 @@ Ranges = list[tuple[int, int]]
 
 
 class NotInMemoryError(BlockingIOError):
-    """Parts of a file opened with ``backend="cached"`` would have to be read from a disk."""
+    """Parts of a file opened with ``backend="cached"`` are not in memory."""
 
     def __init__(self, reader: CachedFetch, ranges: Ranges) -> None:
         super().__init__(errno.EAGAIN, "not in memory", os.fspath(reader.path))
@@ -40,12 +40,12 @@ class NotInMemoryError(BlockingIOError):
         self._ranges = ranges
 
     def load(self) -> None:
-        """Load the missing parts, in a thread of the caller, who then repeats the failed call."""
+        """Load the missing parts. Call it in a thread, and then repeat the call that failed."""
         self._reader.load(self._ranges)
 
 
 class CachedFetch(PositionalFetch):
-    """``fetch[start:stop]`` of bytes that are in memory; NotInMemoryError for others."""
+    """``fetch[start:stop]`` returns bytes in memory; NotInMemoryError is raised for others."""
 
     __slots__ = ("_latency", "_measured")
 
@@ -67,12 +67,12 @@ class CachedFetch(PositionalFetch):
         if found < len(data):
             if start + found < os.fstat(self.descriptor).st_size:
                 self.wait_for([(start, stop - start)])
-            return super().__getitem__(item)  # which raises when the file shrank
+            return super().__getitem__(item)  # raises TruncatedError if the file shrank
         return bytes(data)
 
     def wait_for(self, ranges: Ranges) -> None:
         """Load a few ranges if the disk is quick; raise NotInMemoryError otherwise."""
-        # The failed read made the system load them, and a quick disk is done by now.
+        # The failed read made the system start to load them. A quick disk may have finished.
         absent = [each for each in ranges if not self._has(each)]
         known = time.monotonic() - self._measured < _REMEMBERED
         small = all(nbytes <= _SMALL for _, nbytes in absent)
@@ -82,10 +82,10 @@ class CachedFetch(PositionalFetch):
 
     def load(self, ranges: Ranges) -> None:
         """Load ranges into memory, however long it takes."""
-        absent = [
-            each for each in ranges if not self._has(each)
-        ]  # another thread may have loaded some
-        for start, nbytes in absent if len(absent) > 1 else ():  # the disk chooses the order
+        # Another thread may have loaded some of them.
+        absent = [each for each in ranges if not self._has(each)]
+        # The disk chooses the order of several ranges.
+        for start, nbytes in absent if len(absent) > 1 else ():
             os.posix_fadvise(self.descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
         begun = time.perf_counter()
         for start, nbytes in absent:
@@ -124,12 +124,12 @@ class CachedReads(PositionalReads):
             pass  # the file system supports RWF_NOWAIT
         except OSError as error:
             raise UnsupportedError(
-                f"this file system cannot read from memory only: {error.strerror}", path=path
+                f'this file system does not support backend="cached": {error.strerror}', path=path
             ) from None
 
     def _open(self, path: Path) -> CachedFetch:
         if not hasattr(os, "RWF_NOWAIT"):
-            raise UnsupportedError("only Linux can read from memory only", path=path)
+            raise UnsupportedError('only Linux supports backend="cached"', path=path)
         return CachedFetch(path)
 
     def gather(
@@ -145,7 +145,7 @@ class CachedReads(PositionalReads):
         absent: list[int] = []
         while len(found) < len(parts):
             try:
-                found.extend(reads)  # keeps what came before an error
+                found.extend(reads)  # keeps the reads before an error
             except BlockingIOError:
                 absent.append(len(found))
                 found.append(0)

@@ -3,8 +3,8 @@
 Offsets and sizes are checked as Python ints before numpy sees them, so that no product can wrap
 and no view can leave the file. This module defines the interface, :class:`ByteSource`, and the back
 end that gives zero-copy views of one memory map; :mod:`embmap.io.positional_reads` and
-:mod:`embmap.io.cached_reads` define the back ends that read. No source is closed under a live view:
-its map or descriptor is released with the last object that uses it.
+:mod:`embmap.io.cached_reads` define the back ends that read. A map
+or a descriptor is closed when the last object that uses it is gone, so that every view stays valid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "BytesFile",
     "Fetch",
     "MemoryMap",
-    "ragged",
+    "expand_ranges",
 ]
 
 Backend = Literal["mmap", "read", "cached"]
@@ -37,7 +37,7 @@ Access = Literal["normal", "random", "sequential", "willneed"]
 
 
 class Fetch(Protocol):
-    """Gives bytes for ``fetch[start:stop]``: the cheapest way to a few bytes of a file."""
+    """``fetch[start:stop]`` returns bytes: the cheapest way to a few bytes of a file."""
 
     def __getitem__(self, item: slice, /) -> bytes:
         """Return the bytes of a range."""
@@ -58,11 +58,12 @@ class ByteSource(ABC):
     changed_ns : int
         The later of mtime and ctime when the file was opened. mtime can be reset; ctime cannot.
     identity : tuple of int or None
-        Device and inode of the file, which may no longer have this path; None for bytes in memory.
+        Device and inode of the opened file; another file may have this path by now. None for bytes
+        in memory.
     backend : str
         "mmap", "read", "cached" or "bytes".
     fetch : Fetch
-        ``fetch[start:stop]`` returns bytes without checks, for look-ups that count nanoseconds.
+        ``fetch[start:stop]`` returns bytes without checks, where nanoseconds count.
     """
 
     path: Path | None
@@ -177,7 +178,7 @@ class MemoryMap(ByteSource):
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
-        return self._bytes[ragged(offsets, nbytes)]
+        return self._bytes[expand_ranges(offsets, nbytes)]
 
     def current_nbytes(self) -> int:
         return 0 if self._map is None else self._map.size()
@@ -219,7 +220,9 @@ class BytesFile(ByteSource):
         pass
 
 
-def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def expand_ranges(
+    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Return the integers of many ranges, end to end: (lengths.sum(),) int64."""
     firsts = lengths.cumsum() - lengths
     return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
@@ -228,5 +231,5 @@ def ragged(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt
 def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
     base = mapped.base
     if not isinstance(base, mmap.mmap):
-        raise TypeError(f"this numpy is not supported: its memmap is over {type(base).__name__}")
+        raise TypeError(f"numpy.memmap must be based on mmap.mmap, not {type(base).__name__}")
     return base

@@ -1,8 +1,9 @@
 """Exact nearest rows of a matrix, found in one pass over its blocks.
 
-Every row is scored in the matrix's own precision. Rows whose rank rounding leaves in doubt are
-scored again in float64, so that ranks, scores and ties do not depend on blocks, threads, back end
-or kernels. Quantized rows are scored from their codes. Memory is bounded by the size of the blocks.
+Every row is scored in the matrix's own precision. If rounding leaves the rank of a row in doubt,
+the row is scored again in float64. Ranks, scores and ties therefore do not depend on blocks,
+threads, back end or kernels. Quantized rows are scored from their codes. Memory is bounded by the
+size of the blocks.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from embmap.vectors.product import ProductMatrix
 __all__ = ["ExactSearch", "measure_lengths", "scale_to_units"]
 
 _BLOCK_NBYTES = 1 << 23
-_SCORES = 1 << 17  # scores of a block whose rows need no copy
-_QUERIES = 512  # most queries in one pass over the matrix
-_FEW = 24  # most queries for which sums of table entries cost less than decoding rows
-_PARALLEL = 1 << 20  # multiplications from which a second thread pays
-_POOL = 1 << 12  # candidates collected before superfluous ones are dropped
-_PAIRS = 1 << 10  # rows scored again together
+_SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
+_QUERIES = 512  # largest number of queries in one pass over the matrix
+_FEW = 24  # with more queries, decoding rows costs less than adding up table entries
+_PARALLEL = 1 << 20  # number of multiplications above which a second thread saves time
+_POOL = 1 << 12  # number of candidates above which the worse ones are dropped
+_PAIRS = 1 << 10  # number of rows that are scored again at a time
 _LOW, _HIGH = 1e-15, 1e15  # range of lengths whose squares and products fit into float32
-_SMALLER = 2.0**-600  # a factor after which no float64 overflows when squared or added up
-_ROUNDING = 2.0**-21  # times dim, a generous bound of the error of a product of unit vectors
+_SMALLER = 2.0**-600  # times this, float64 numbers can be squared and added up without overflow
+_ROUNDING = 2.0**-21  # times dim: an upper bound of the rounding error of a product of unit vectors
 
 
 class ExactSearch:
@@ -52,8 +53,9 @@ class ExactSearch:
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Return the int64 rows nearest to each finite query (m, dim), and their float64 scores.
 
-        Sorted by falling score, then rising row; `excluded` and rows that are not finite are left
-        out. A score is a cosine (0 for a length of 0), a dot product, or minus a distance.
+        The rows are sorted by falling score, and by number if scores are equal. Rows in `excluded`
+        and rows that are not finite are left out. A score is a cosine (0 if a length is 0), a dot
+        product, or a distance times -1.
         """
         found = []
         for first in range(0, len(queries), _QUERIES):
@@ -65,7 +67,7 @@ class ExactSearch:
     def scored(
         self, queries: npt.NDArray[Any], n: int, rows: Sequence[npt.NDArray[np.int64]]
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Return the nearest of given rows (for each query different ones) by their cosine."""
+        """Return the nearest of given rows by their cosine; `rows` has an array for each query."""
         ranking = _Ranking(self._matrix, queries, n, "cosine")
         which = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
@@ -109,7 +111,7 @@ class ExactSearch:
         return ranking.settled()
 
     def _in_place(self, matrix: Matrix) -> bool:
-        """Whether BLAS can multiply the rows in the map, so that a block costs only its scores."""
+        """Whether BLAS can multiply the rows in the map; a block then needs only its scores."""
         stored = matrix.codes if isinstance(matrix, ProductMatrix) else matrix
         array = stored.mapped()
         dtype = np.uint8 if stored is not matrix else self._dtype
@@ -119,8 +121,8 @@ class ExactSearch:
 class _Ranking:
     """The best rows so far for each query, and the rows that rounding leaves in doubt.
 
-    During the scan, a score is a number that orders rows as the metric does, computed with the
-    query scaled to unit length; `slack` bounds its rounding error.
+    During the scan, queries have unit length, and a score is a number that orders rows as the
+    metric does. `slack` is an upper bound of its rounding error.
     """
 
     def __init__(self, matrix: Matrix, queries: npt.NDArray[Any], n: int, metric: Metric) -> None:
@@ -171,7 +173,7 @@ class _Ranking:
         hits = np.flatnonzero(scores >= floors)
         if not hits.size:
             return
-        if hits.size > 4 * self.n * m and n_rows > self.n:  # better floors from this block
+        if hits.size > 4 * self.n * m and n_rows > self.n:  # this block raises the floors
             lower = scores - 2 * slack
             lower[~(lower > -np.inf)] = -np.inf  # NaN as well
             nth = np.partition(lower, n_rows - self.n, axis=1)[:, n_rows - self.n]
@@ -241,9 +243,10 @@ class _Ranking:
     def _exact(
         self, which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], factor: float = 1.0
     ) -> npt.NDArray[np.float64]:
-        """Return the scores of pairs of query and row, both times a factor; NaN for infinite rows.
+        """Return the scores of pairs of a query and a row, both times a factor.
 
-        If an intermediate result overflows, the score is computed from smaller numbers.
+        The score is NaN if the row is not finite. If an intermediate result overflows,
+        the score is computed from smaller numbers.
         """
         vectors = self._matrix.take(rows).astype(np.float64) * factor
         scores: npt.NDArray[np.float64]
@@ -268,7 +271,7 @@ class _Ranking:
     def _score(
         self, vectors: npt.NDArray[np.float64], queries: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Return minus the distances of pairs, or their dot products."""
+        """Return the distances of pairs times -1, or their dot products."""
         if self._metric == "euclidean":
             return -measure_lengths(vectors - queries)
         return cast("npt.NDArray[np.float64]", vecdot(vectors, queries))

@@ -21,7 +21,7 @@ from embmap.progress import Progress
 from embmap.search.approximate import ApproximateIndex, build_index
 from embmap.search.exact import ExactSearch, scale_to_units
 from embmap.search.queries import Metric, Neighbor, Queries, check_finite
-from embmap.vectors.matrix import Matrix
+from embmap.vectors.matrix import Matrix, out_of_range
 from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Similarity", "measure_cosine"]
@@ -44,7 +44,7 @@ class Searched(Protocol):
 class Similarity:
     """Compares the words of an open file. Keeps the lengths of their vectors after the first use.
 
-    Every call takes the file: a reference kept here would keep the file from being freed.
+    Every call takes the file, because a reference kept here would keep the file in memory.
     """
 
     def __init__(self, words: Vocabulary | None, matrix: Matrix, beside: Path) -> None:
@@ -143,7 +143,7 @@ class Similarity:
         rows = [operator.index(item) for item in asked if not isinstance(item, str)]
         wrong = [row for row in rows if not -self.n_rows <= row < self.n_rows]
         if wrong:
-            raise IndexError(f"row {wrong[0]} of {self.n_rows}")
+            raise out_of_range("row", wrong[0], self.n_rows)
         numbers = np.array([row % self.n_rows for row in rows], np.int64)
         of_words = file.find(words) if words else np.empty(0, np.int64)
         return np.unique(np.concatenate((numbers, of_words[of_words >= 0])))

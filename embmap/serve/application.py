@@ -1,6 +1,6 @@
 """The application that a worker runs: its routes, and the checks that every request passes.
 
-Every response carries the headers of a strict site, and every error is JSON. Logs contain the
+Every response has the headers of a strict site, and every error is JSON. Logs contain the
 template of a request's path and nothing else of the request.
 """
 

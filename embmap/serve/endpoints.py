@@ -231,7 +231,7 @@ async def _send(found: Response, send: Send) -> None:
 
 
 def response(answer: Answer) -> Response:
-    """Return the response that carries an answer."""
+    """Return the response that contains an answer."""
     headers = {"Cache-Control": "no-store", "Vary": "Accept", **answer.headers}
     return Response(answer.content, media_type=answer.media_type, headers=headers)
 

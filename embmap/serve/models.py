@@ -190,7 +190,7 @@ class Model:
             return "auto"
 
     def _cached(self, watched: Watched, index: IndexChoice) -> EmbeddingFile | None:
-        """Open the file for reads from memory only, or return None if a row takes long."""
+        """Open the file to read only what is in memory; return None if a row takes long."""
         try:
             file = self._open_as(watched, index, "cached")
         except (UnsupportedError, BlockingIOError):

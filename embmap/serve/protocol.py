@@ -1,8 +1,9 @@
-"""The HTTP of uvicorn and httptools, bounded.
+"""HTTP by uvicorn and httptools, with limits on what a client can use.
 
 Endpoints bound the bodies that they read. This module bounds the other resources of a client: the
 number of connections, the size of a head and its trailers, the number of requests that wait for an
-answer, and the time to send a head, to end a body after the answer, and to read an answer.
+answer, and the time to send a head, to send the rest of a body that is already answered, and to
+read an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from embmap.serve.problems import Problem
 __all__ = ["HEADERS", "BoundedHttp", "warn_once"]
 
 _LOG = logging.getLogger("embmap.serve")
-_PIECE_NBYTES = 1 << 10  # parsed at once, as all requests in a piece are queued
+_PIECE_NBYTES = 1 << 10  # bytes parsed at once: all requests in them are queued
 HEAD_NBYTES = 1 << 15
 HEAD_SECONDS = 10.0
 SEND_SECONDS = 20.0
@@ -68,9 +69,9 @@ class BoundedHttp(HttpToolsProtocol):
     """A connection that takes heads of 32 KiB within 10 seconds.
 
     It ends if the client reads nothing of an answer for 20 seconds. While a request is queued
-    behind another, no more is read. ``limit_concurrency`` is the number of connections. If there is
-    one more, the connection that has waited longest for a request is closed; if all are being
-    answered, the new one is refused.
+    behind another, no more bytes are read. ``limit_concurrency`` is the number of connections. When
+    a further one is opened, the connection that has waited longest for a request is closed. If all
+    of them are being answered, the new one is refused.
     """
 
     flow: _Reading
@@ -78,7 +79,7 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._most_connections = self.limit_concurrency
-        self.limit_concurrency = None  # with it, uvicorn answers in plain text and closes nothing
+        self.limit_concurrency = None  # uvicorn would answer in plain text and close nothing
         self._waits_since = inf  # when it was opened or last answered; inf while it is in use
         self._unfed = b""  # received but not parsed, because a request is queued
         self._head_nbytes = 0  # parsed bytes of the head and the trailers of a request
@@ -119,7 +120,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._unparsed = self._head_nbytes = 0
-        self._stop("head")  # _feed starts it anew for a head that has not arrived whole
+        self._stop("head")  # _feed starts it again if only a part of the head has arrived
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -180,7 +181,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.flow.pause_reading()
             self._stop("head")  # the server delays the next head, not the client
         elif "head" not in self._timers and (
-            # Empty lines end uvicorn's wait for the next request, but do not begin one.
+            # Empty lines stop uvicorn's timer for idle connections, but do not begin a request.
             self._in_head or (not self._in_body and self._is_answered())
         ):
             self._start("head", HEAD_SECONDS, self._head_is_late)
@@ -197,7 +198,7 @@ class BoundedHttp(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _note_wait(self) -> None:
-        """Note since when this connection could be closed without losing a request."""
+        """Note the time since which this connection can be closed without losing a request."""
         waits = self._is_answered() and not self.transport.get_write_buffer_size()
         self._waits_since = self.loop.time() if waits else inf
 
@@ -281,7 +282,8 @@ class BoundedHttp(HttpToolsProtocol):
 
 def _taken(transport: asyncio.Transport) -> int:
     """Return a number that grows as the client takes bytes."""
-    if sys.platform == "linux":  # counts acknowledged bytes; its large buffers hide slow clients
+    if sys.platform == "linux":
+        # Its socket buffers are so large that the transport's buffer does not show a slow client.
         client = transport.get_extra_info("socket")
         try:
             with socket.fromfd(client.fileno(), client.family, client.type) as same:

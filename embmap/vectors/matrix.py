@@ -15,7 +15,7 @@ from typing import Any, Protocol, SupportsIndex, cast
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK_NBYTES", "Matrix", "RowIndex", "Rows", "check_out"]
+__all__ = ["BLOCK_NBYTES", "Matrix", "RowIndex", "Rows", "check_out", "out_of_range"]
 
 RowIndex = SupportsIndex | slice | npt.ArrayLike
 BLOCK_NBYTES = 1 << 20
@@ -23,7 +23,7 @@ BLOCK_NBYTES = 1 << 20
 
 
 class Rows(Protocol):
-    """Gives rows that exist by subscript, which costs less than a call."""
+    """Rows by subscript, which costs less than a call; the caller checks that a row exists."""
 
     def __getitem__(self, i: int, /) -> npt.NDArray[Any]:
         """Return row `i`: shape (columns,)."""
@@ -69,11 +69,11 @@ class Matrix(ABC):
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the rows of a range known to exist: shape (stop - start, columns)."""
+        """Return a range of rows, which all exist: shape (stop - start, columns)."""
 
     @abstractmethod
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        """Write rows known to exist to `out`, which is known to have the right shape and dtype."""
+        """Write rows to `out`; the caller has checked both, the shape and the dtype as well."""
 
     def mapped(self) -> npt.NDArray[Any] | None:
         """Return all rows as one view of the file, for code in which a call per row is too slow.
@@ -86,7 +86,7 @@ class Matrix(ABC):
         return None
 
     def rows(self) -> Rows:
-        """Return the object that gives rows that exist fastest, by subscript.
+        """Return the object whose subscripts are the fastest way to rows that exist.
 
         Returns
         -------
@@ -165,7 +165,7 @@ class Matrix(ABC):
         if _is_row(item):
             i = operator.index(cast(SupportsIndex, item))
             if not -self.shape[0] <= i < self.shape[0]:
-                raise IndexError(f"row {i} of {self.shape[0]}")
+                raise out_of_range("row", i, self.shape[0])
             return self.row(i % self.shape[0])
         return self.take(cast("npt.ArrayLike", item))
 
@@ -202,7 +202,7 @@ class Matrix(ABC):
         Parameters
         ----------
         rows_per_block : int, optional
-            Rows of a block; by default as many as make a mebibyte.
+            Rows of a block; by default as many as fit into 1 MiB.
 
         Yields
         ------
@@ -234,7 +234,7 @@ class Matrix(ABC):
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(
-                    f"{array.dtype} becomes {np.dtype(dtype)} by a copy: copy must not be False"
+                    f"{array.dtype} is converted to {np.dtype(dtype)}: copy must not be False"
                 )
             with np.errstate(over="ignore", invalid="ignore"):
                 return array.astype(dtype)
@@ -274,7 +274,7 @@ class Matrix(ABC):
         lowest, highest = int(wanted.min()), int(wanted.max())
         if lowest < -self.shape[0] or highest >= self.shape[0]:
             wrong = lowest if lowest < -self.shape[0] else highest
-            raise IndexError(f"row {wrong} of {self.shape[0]}")
+            raise out_of_range("row", wrong, self.shape[0])
         wanted = wanted.astype(np.int64, copy=False)
         return np.where(wanted < 0, wanted + self.shape[0], wanted) if lowest < 0 else wanted
 
@@ -304,6 +304,11 @@ def check_out(
             f"not a {writable}{out.dtype} array of shape {out.shape}"
         )
     return out
+
+
+def out_of_range(what: str, number: int, n: int) -> IndexError:
+    """Return the error for the number of a row or time step of which there are `n`."""
+    return IndexError(f"{what} must be at least {-n} and below {n}, not {number}")
 
 
 def _is_row(item: object) -> bool:

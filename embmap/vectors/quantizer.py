@@ -1,7 +1,7 @@
 """Training product quantizers: centroids by k-means, and optionally a rotation before them.
 
 Codebooks are learned from a sample of rows; then all rows are encoded in a stream. Large
-intermediate arrays lie in temporary files, so that memory stays bounded. The same vectors, settings
+intermediate arrays are in temporary files, so that memory stays bounded. The same vectors, settings
 and seed give the same codes.
 """
 
@@ -32,7 +32,7 @@ SAMPLES_PER_CENTROID = 256
 
 _SEEDS_PER_CENTROID = 16  # rows from which the first centroids are chosen
 _DISTANCES = 1 << 18  # computed together: they fit into the second-level cache
-_ENCODED = 1 << 14  # most rows of a block to encode
+_ENCODED = 1 << 14  # largest number of rows that are encoded at a time
 _BLOCK_NBYTES = 1 << 22
 _IN_MEMORY = 1 << 24  # bytes of the largest array without a temporary file
 _STEPS = 2  # iterations of k-means between two updates of the projection

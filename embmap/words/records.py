@@ -1,10 +1,10 @@
 """Runs of strings in a file, and where each string starts.
 
-:class:`Records` describes where a run lies, and :func:`scan` finds the start of every string in it.
+:class:`Records` describes where a run is, and :func:`scan` finds the start of every string in it.
 With length prefixes, the scan is vectorised. In an ordinary vocabulary only the upper bytes of the
-prefixes are zero, so that zeros show where records start. The scan verifies this guess by the chain
-of lengths. Where the guess fails (a long word, a NUL, an empty word), it steps over records one at
-a time.
+prefixes are zero, so zeros show where records start. The scan verifies this guess: each record must
+start where the previous one ends. Where the guess fails (a long word, a NUL, an empty word), the
+scan steps over records one at a time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _STEPS = 64
 
 @dataclass(frozen=True)
 class Records:
-    """Where a run of strings lies in a file.
+    """Where a run of strings is in a file.
 
     Attributes
     ----------
     offset : int
         Where the first record starts, in bytes.
     limit : int
-        Where the last record ends at the latest, in bytes.
+        Offset that no record may pass, in bytes.
     n : int
         How many records there are.
     format : str
@@ -76,7 +76,7 @@ class Records:
 def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
     """Return where each record starts, and where the last one ends: (n + 1,) uint32 or uint64.
 
-    They count from the first record. FormatError or TruncatedError is raised at damaged records.
+    Offsets count from the first record. FormatError or TruncatedError is raised at damaged records.
     """
     file.check_whole()
     if records.n * (records.prefix + records.suffix) > records.nbytes:
@@ -117,8 +117,8 @@ def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any])
             if step > size // 2 or found == records.n:
                 size = min(2 * size, _WINDOW)
                 continue
-            # The chain broke. Windows stay small until it holds again, so that a vocabulary made to
-            # break it everywhere costs no more than stepping.
+            # The chain broke. Windows stay small until it holds again. A vocabulary that breaks it
+            # everywhere then costs no more than stepping does.
             size = _SMALL_WINDOW
             window = window[step:]
         found, position = _step(file, records, window, starts, found, position)
@@ -128,8 +128,8 @@ def _scan_prefixed(file: ByteSource, records: Records, starts: npt.NDArray[Any])
 def _chain(window: npt.NDArray[np.uint8], prefix: int, n: int) -> tuple[npt.NDArray[np.int64], int]:
     """Return the verified chain of records at the start of a window.
 
-    The chain has at most `n` records. The second value is where the next record starts, which is
-    outside the window if the last record leaves the window.
+    The chain has at most `n` records. The second value is where the next record starts; that
+    may be outside the window.
     """
     zeros = np.flatnonzero(window == 0)
     zeros_per_record = prefix - 1
@@ -196,7 +196,7 @@ def _check_crlf(
 
 
 def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
-    """Fill `starts` with the starts of lines; return the end of the last line and its newline."""
+    """Fill `starts` with the starts of lines; return where the last line and its newline end."""
     found = position = 0
     if records.n:
         starts[0] = 0
@@ -216,7 +216,7 @@ def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) ->
     n_lines = n_newlines + int(unfinished)
     if n_lines != records.n:
         raise FormatError(
-            f"{n_lines} lines, but {records.n} {records.noun}s are needed",
+            f"the text has {n_lines} lines, but {records.n} {records.noun}s are needed",
             **records.where(file, records.offset, min(n_lines, records.n)),
         )
     return records.nbytes + (records.suffix if unfinished else 0)

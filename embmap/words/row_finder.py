@@ -168,8 +168,8 @@ class RowFinder:
     def _weak_confirm(self) -> Callable[[MappedWordIndex, str], int]:
         """Return :meth:`_confirm` for a mapped index, which must not keep this finder alive.
 
-        Finder and index would keep each other alive otherwise, and with them the descriptors of a
-        file that was closed, until the garbage collector runs.
+        Otherwise finder and index would keep each other alive, and the descriptors of a closed file
+        would stay open until the garbage collector runs.
         """
         weak = weakref.ref(self)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from embmap.errors import UnsupportedError
-from embmap.io.mapping import ByteSource, ragged
+from embmap.io.mapping import ByteSource, expand_ranges
 from embmap.words.records import Records
 
 __all__ = ["EMPTY", "WordIndex", "hash_words", "n_slots_for"]
@@ -217,7 +217,7 @@ class WordIndex:
         begins, lengths = begins[same], lengths[same]
         sizes = lengths + prefix
         firsts = sizes.cumsum() - sizes
-        wanted = letters[ragged(places[same], sizes)]
+        wanted = letters[expand_ranges(places[same], sizes)]
         if prefix:
             # As in find: no part of another word may match.
             heads = lengths.astype(f"<u{prefix}").view(np.uint8).reshape(-1, prefix)

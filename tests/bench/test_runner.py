@@ -187,7 +187,7 @@ def test_advice_follows_the_figures():
     )
     assert any("Positional reads are 3.0 times slower" in reason for reason in reasons)
     cheap = {**figures, "map__batch__cold": 0.01, "all__rows__warm": 1e-6}
-    assert advise(result(**cheap))[0].endswith("does not pay within 10 look-ups of a row.")
+    assert advise(result(**cheap))[0].endswith("does not pay within 10 look-ups of each row.")
     small = {**figures, "all__first__cold": 1e-3, "all__open__warm": 1e-3}
     assert advise(result(**small))[0].startswith("Read everything: it costs no more")
     small["all__rows__warm"] = 1e-6

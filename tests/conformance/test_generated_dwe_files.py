@@ -111,7 +111,7 @@ def test_what_is_asked_for_has_to_exist(path, backend, integers):
     with embmap.open(path, backend=backend) as f:
         for t in (5, -6, 2**40):
             for read in (f.at, lambda t: f.most_related(0, t, 1)):
-                with pytest.raises(IndexError, match=f"timestep {t} of 5"):
+                with pytest.raises(IndexError, match=f"timestep must .* below 5, not {t}"):
                     read(t)
         for row in (6, -7, 2**70):
             for read in (
@@ -121,7 +121,7 @@ def test_what_is_asked_for_has_to_exist(path, backend, integers):
                 lambda row: f.most_related(row, 0, 1),
                 lambda row: f.largest_changes(row, 1),
             ):
-                with pytest.raises(IndexError, match=f"row {row} of 6"):
+                with pytest.raises(IndexError, match=f"row must .* below 6, not {row}"):
                     read(row)
         for n in (6, 7, 2**32, -1):
             for read in (lambda n: f.most_related(0, 0, n), lambda n: f.largest_changes(0, n)):

@@ -254,7 +254,7 @@ def test_time_steps(tmp_path):
         embmap.convert(inputs, tmp_path / "x.fifu")
     with pytest.raises(ValueError, match="no time steps"):
         embmap.convert(inputs[0], tmp_path / "x.npy", timestep=0)
-    with pytest.raises(ValueError, match="timestep 7 of 3"):
+    with pytest.raises(ValueError, match="timestep must be at least -3 and below 3, not 7"):
         embmap.convert(out, tmp_path / "x.npy", timestep=7)
 
 

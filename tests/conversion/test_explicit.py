@@ -111,7 +111,7 @@ def test_quantizing_is_for_finalfusion_files_alone(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             embmap.convert(source, tmp_path / "b.txt", **options)
-    with pytest.raises(ValueError, match="goes with quantize"):
+    with pytest.raises(ValueError, match="opq needs quantize"):
         embmap.convert(source, tmp_path / "b.fifu", opq=True)
     with pytest.raises(ValueError, match="q must divide"):
         embmap.convert(source, tmp_path / "b.fifu", quantize=3)

@@ -11,7 +11,7 @@ import pytest
 from embmap.errors import TruncatedError, UnsupportedError
 from embmap.io.backends import open_mapped
 from embmap.io.cached_reads import NotInMemoryError
-from embmap.io.mapping import BytesFile, ragged
+from embmap.io.mapping import BytesFile, expand_ranges
 
 
 def opened(path, backend):
@@ -250,5 +250,5 @@ def test_bytes_in_memory_have_the_same_face():
         file.read(99, 2)
 
 
-def test_ragged_lists_the_numbers_of_ranges():
-    assert ragged(np.array([10, 3, 7]), np.array([2, 0, 3])).tolist() == [10, 11, 7, 8, 9]
+def test_expanded_ranges_list_the_numbers_of_ranges():
+    assert expand_ranges(np.array([10, 3, 7]), np.array([2, 0, 3])).tolist() == [10, 11, 7, 8, 9]

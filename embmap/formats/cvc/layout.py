@@ -227,12 +227,12 @@ def _column(header: Header, record: dict[str, Any], field: str, n: int) -> Colum
 
 
 def _check_size(header: Header, column: Column, n: int, itemsize: int) -> None:
-    """Refuse sizes that no array can have, and rows without any number."""
+    """Refuse sizes that no array can have, and vectors without dimensions."""
     if n and not column.dimension:
         raise header.error(f"{n} vectors must have at least one dimension", "dimension")
     if max(n, 1) * column.dimension * itemsize >= 2**63:
         sizes = f"{n} vectors of {column.dimension} dimensions"
-        raise header.unsupported(f"no array can have {sizes}", "dimension")
+        raise header.unsupported(f"{sizes} are too many numbers for an array", "dimension")
 
 
 def _chunks(header: Header, columns: _Columns) -> list[ChunkLayout]:

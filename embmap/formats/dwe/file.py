@@ -23,6 +23,7 @@ from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.search.queries import Neighbor
+from embmap.vectors.matrix import out_of_range
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 
@@ -383,5 +384,5 @@ def _in_range(i: SupportsIndex, n: int, what: str) -> int:
         raise IndexError(f"{what} must be an integer, not {i}")
     number = operator.index(i)
     if not -n <= number < n:
-        raise IndexError(f"{what} {number} of {n}")
+        raise out_of_range(what, number, n)
     return number % n

@@ -1,4 +1,4 @@
-"""The groups of an open DWE file: decoded, checked to their ends, and cached within a budget."""
+"""Decodes the groups of an open DWE file, checks where each ends, and caches them in a budget."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from embmap.io.mapping import ByteSource
 __all__ = ["Groups"]
 
 _AT_ONCE = 64 << 20  # bytes of symbols decoded at once
-_MOST_MODELS = 1024
-_BULK = 4  # larger requests than budget / _BULK would evict everything else from the cache
+_MOST_MODELS = 1024  # entropy models in the tables at once
+_BULK = 4  # requests larger than budget / _BULK bypass the cache, which they would empty
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Groups:
         return found
 
     def groups_at_once(self, t: int) -> int:
-        """Return the number of groups of a step, at least 1, that fit into bounded memory."""
+        """Return how many groups of a step, at least 1, to decode at once in bounded memory."""
         n_steps = len(ancestry(self.layout.n_steps, t)) + 2
         return max(_AT_ONCE // (n_steps * self._group_nbytes), 1)
 
@@ -146,14 +146,14 @@ class Groups:
             entries = entries_of(self.file, self.layout, some[:, np.newaxis], groups)
             decoded = self._decode(entries, lanes)
             if decoded.failed.any():
-                # A local name would keep the error alive, and the error the arrays of this frame.
+                # In a local variable, the error and this frame would keep each other alive.
                 raise next(decoded.problems(self.file, self.layout.data_offset))
         if through_cache:
             self._keep(steps, groups, out)
         return out.reshape(shape)
 
     def check(self, t: int) -> tuple[list[FormatError], tuple[int, int]]:
-        """Decode a whole time step; return the errors of its groups, and the last end and state."""
+        """Decode a time step; return the errors of its groups, and its last position and state."""
         problems: list[FormatError] = []
         at_once = max(_AT_ONCE // self._group_nbytes, 1)
         end = (0, 0)
@@ -247,7 +247,7 @@ class Groups:
         with self._lock:
             for key, each in zip(keys, symbols, strict=True):
                 if key not in self._cache:
-                    self._cache[key] = each.copy()  # a view would keep all groups of the array
+                    self._cache[key] = each.copy()  # a view would keep the whole array in memory
                     self._cached_nbytes += each.nbytes
             self._trim()
 

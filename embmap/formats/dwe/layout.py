@@ -134,7 +134,7 @@ def parse(file: ByteSource, dialect: str | None = None) -> DweLayout:
     if len(found) == 1:
         return found[0]
     if len(reasons) == 1:
-        raise reasons.pop()  # a local name would keep the error alive, and the error this frame
+        raise reasons.pop()  # in a local variable, error and frame would keep each other alive
     if found:
         raise FormatError(
             "the file can be read as blocks and as a stream; choose with layout=",

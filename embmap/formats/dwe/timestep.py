@@ -15,7 +15,7 @@ from embmap.vectors.matrix import Matrix
 __all__ = ["Timestep", "Trajectories"]
 
 
-class _Decoded(Matrix):
+class _DecodedMatrix(Matrix):
     @property
     def zero_copy(self) -> bool:
         return False
@@ -25,7 +25,7 @@ class _Decoded(Matrix):
         return False
 
 
-class Timestep(_Decoded):
+class Timestep(_DecodedMatrix):
     """The rows of one time step: shape (V, K), float32, or int16 without a scale.
 
     Decoding a row takes its whole group, at this step and at the steps that it depends on.
@@ -102,7 +102,7 @@ class Timestep(_Decoded):
             out[chosen] = self._scaled(values[place[chosen] - first, within[chosen]])
 
 
-class Trajectories(_Decoded):
+class Trajectories(_DecodedMatrix):
     """The words at all time steps: shape (V, T, K), float32."""
 
     def __init__(self, groups: Groups, scale: np.float32) -> None:

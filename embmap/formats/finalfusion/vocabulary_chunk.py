@@ -74,7 +74,7 @@ def parse_vocabulary(
             return reading(file, chunk, kind), by_text
         except FormatError as error:
             errors.append(error.with_traceback(None))  # a traceback would keep frames alive
-    raise errors.pop(0)  # a local name would keep the error alive, and the error this frame
+    raise errors.pop(0)  # in a local variable, error and frame would keep each other alive
 
 
 def _words(file: ByteSource, chunk: Chunk, offset: int, n: int, tail: int = 0) -> Records:

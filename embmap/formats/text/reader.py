@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, TruncatedError
-from embmap.io.mapping import ByteSource, ragged
+from embmap.io.mapping import ByteSource, expand_ranges
 from embmap.progress import Progress
 from embmap.vectors.streamed import Streamed
 from embmap.words.table import WordTable
@@ -280,7 +280,7 @@ class TextMatrix(Streamed):
         base = int(starts[0])
         text = np.frombuffer(bytearray(self._source.read(base, int(stops[-1]) - base)), np.uint8)
         # Words and line ends between the numbers become spaces.
-        text[ragged(stops[:-1] - base, starts[1:] - stops[:-1])] = _SPACE
+        text[expand_ranges(stops[:-1] - base, starts[1:] - stops[:-1])] = _SPACE
         try:
             with warnings.catch_warnings():
                 # numpy only warns about text that it does not parse to the end.

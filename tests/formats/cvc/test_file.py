@@ -294,7 +294,7 @@ REFUSED = {
     "a wrong sum": (changed(num_vectors=12), "the chunks have 11 rows"),
     "sections beyond the rows": (
         changed(sections=[{"start_index": 5, "end_index": 12}]),
-        "do not exist",
+        "must be in rows",
     ),
     "lossless in 0.1": (
         changed(chunks=[{"rows": 7, "compression": "lossless"}]),

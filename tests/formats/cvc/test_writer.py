@@ -156,7 +156,7 @@ UNWRITABLE = {
     "an unknown compression": (ROWS, {"compression": "zip"}, "no compression 'zip'"),
     "an unknown version": (ROWS, {"layout": "2.0"}, "layout must be"),
     "no rows in a chunk": (ROWS, {"chunk_rows": 0}, "must be at least 1"),
-    "sections beyond the rows": (ROWS, {"sections": [{"start": 3, "stop": 5}]}, "must lie in"),
+    "sections beyond the rows": (ROWS, {"sections": [{"start": 3, "stop": 5}]}, "must be in rows"),
     "metadata that are keys": (ROWS, {"metadata": {"chunks": 1}}, "a key of the format"),
     "metadata that are no JSON": (ROWS, {"metadata": {"a": object()}}, "cannot be written as JSON"),
     "blocks of two widths": ([ROWS, ROWS[:, :1]], {}, "1 columns"),
