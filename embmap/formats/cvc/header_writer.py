@@ -108,7 +108,7 @@ def _sections(sections: Sequence[Section | Mapping[str, Any]], n: int) -> list[d
             raise ValueError(f"start and stop of a section must be rows, not {given!r:.80}")
         start, stop = map(operator.index, given)
         if not 0 <= start <= stop <= n:
-            raise ValueError(f"a section must lie in rows 0 to {n}, not {start} to {stop}")
+            raise ValueError(f"a section must be in rows 0 to {n}, not {start} to {stop}")
         place = {"start_index": start, "end_index": stop, "num_vectors": stop - start}
         written.append({**place, "metadata": about})
     return written
