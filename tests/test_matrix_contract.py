@@ -173,7 +173,7 @@ def test_every_class_is_here():
             yield from classes(each)
 
     # FastTextWords is tested with its formats.
-    abstract = {"DenseMatrix", "Streamed", "FastTextWords", "_Decoded"}
+    abstract = {"DenseMatrix", "Streamed", "FastTextWords", "_DecodedMatrix"}
     named = {each.__name__ for each in classes(Matrix) if each.__module__.startswith("embmap.")}
     assert named - abstract == {kind.__name__ for kind, *_ in CASES.values()}
 

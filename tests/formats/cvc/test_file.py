@@ -188,7 +188,7 @@ UNREADABLE = {
     "size": ({"size": 39}, embmap.FormatError, "wrong size"),
     "place": ({"offset": 30}, embmap.FormatError, "outside its chunk"),
     "range": ({"compression": "int8", "size": 5}, embmap.FormatError, "'min' is missing"),
-    "dimension": ({"dimension": 2**62}, embmap.UnsupportedError, "no array"),
+    "dimension": ({"dimension": 2**62}, embmap.UnsupportedError, "too many numbers for an array"),
 }
 
 
