@@ -130,6 +130,7 @@ class _Served(Part):
         self.link.symlink_to(self.path)
         self.server = Served(self.link, *self.options)
         self.base = "/v1/link"
+        self._told: Any = None  # with the last refusal
 
     def trial(self, rng: random.Random) -> Counter[str]:
         truth, done = Truth(), threading.Event()
@@ -241,6 +242,7 @@ class _Served(Part):
         return "right answer"
 
     def _refused(self, status: int, told: Any) -> None:
+        self._told = told
         assert status in _REFUSALS, f"{status}: {told}"
         assert told["error"]["code"] in _REFUSALS[status], f"{status}: {told}"
 
@@ -327,7 +329,7 @@ class _Served(Part):
         rng = random.Random(0)
         label = ""
         while in_a_row < 20:
-            assert time.monotonic() < until, f"the server does not recover: {label}"
+            assert time.monotonic() < until, f"the server does not recover: {label}, {self._told}"
             with contextlib.suppress(ConnectionError):
                 label = self._get(rng, truth, time.monotonic())
                 in_a_row = in_a_row + 1 if label == "right answer" else 0
