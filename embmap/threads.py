@@ -75,8 +75,8 @@ def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> No
     started: list[int] = []
     try:
         # threading.Thread.start() holds a lock that its thread needs. An interrupt there would
-        # leave it held, and the thread would never end. This starts all of them, or none.
-        with contextlib.suppress(RuntimeError):  # no more threads: those that there are suffice
+        # leave it held, and the thread would never end. No interrupt comes between these starts.
+        with contextlib.suppress(RuntimeError):  # the system refuses more threads: fewer will do
             started.extend(map(_thread.start_new_thread, repeat(work_until), zip(ends)))
         work()
     finally:
@@ -112,11 +112,9 @@ class _Share:
 
 
 _lock = process_lock()
-_shares: WeakSet[_Share] = (
-    WeakSet()
-)  # weak, because an interrupt may keep a call from returning its share
+# Weak, because an interrupt may keep a call from returning its share.
+_shares: WeakSet[_Share] = WeakSet()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        after_in_child=_shares.clear
-    )  # other threads, and their calls, are not in the child
+    # Other threads, and their calls, are not in the child.
+    os.register_at_fork(after_in_child=_shares.clear)
