@@ -32,9 +32,10 @@ def build_word_index(
     source = vocabularies[0].file
     if source.path is None:
         raise ValueError("words given in memory have no file that an index could belong to")
-    target = cast(Path, default_index_path(source)) if path is None else Path(os.fsdecode(path))
+    target = cast(Path, default_index_path(source)) if path is None else path
+    index = Path(os.fsdecode(target))
     for taken in (source.path, file_path):
-        if target.exists() and target.samefile(taken):
+        if index.exists() and index.samefile(taken):
             raise ValueError(f"{taken} holds the data; name another file for the index")
     tables = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -13,7 +14,7 @@ from weakref import WeakSet
 
 from embmap.forking import process_lock
 
-__all__ = ["in_parallel", "n_threads"]
+__all__ = ["away_from_signals", "in_parallel", "n_threads"]
 
 T = TypeVar("T")
 
@@ -90,6 +91,48 @@ def _share_out(function: Callable[[T], None], pieces: Sequence[T], n: int) -> No
             raise error
         finally:
             del error  # else error and frame keep each other alive
+
+
+def away_from_signals(function: Callable[[], T]) -> T:
+    """Call a function in a thread that no signal interrupts, for code that hides interrupts.
+
+    An interrupt is raised once the function has returned. A second one is raised at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()  # Python handles signals in its main thread
+    values: list[T] = []
+    errors: list[BaseException] = []
+    end = _thread.allocate_lock()
+    end.acquire()
+
+    def work() -> None:
+        try:
+            values.append(function())
+        except BaseException as error:
+            errors.append(error)
+        end.release()
+
+    def wait() -> None:
+        # An interrupt may arrive just after the lock was acquired, which another call cannot see.
+        while not (values or errors):
+            end.acquire()
+
+    started: list[int] = []
+    try:
+        try:
+            started.extend(map(_thread.start_new_thread, (work,), ((),)))
+        except RuntimeError:  # the system refuses more threads
+            return function()
+        wait()
+    finally:
+        if started:
+            wait()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # else error and frame keep each other alive
+    return values[0]
 
 
 class _Share:

@@ -27,9 +27,10 @@ __all__ = ["Part", "Together", "refuse_overwriting", "replacing", "spool_beside"
 class Part(os.PathLike[str]):
     """A file that :class:`Together` creates or replaces; writers accept it instead of a path."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
         self._path = os.fsdecode(path)
         self._target = _target(self._path)
+        self._durable = durable
         self._named: _Temporary | None = None  # where the temporary file has a name
         self._nameless: int | None = None  # the descriptor of one that has none
         self._complete = False
@@ -68,7 +69,8 @@ class Part(os.PathLike[str]):
             if mode is not None:
                 with contextlib.suppress(OSError):
                     self.written.chmod(mode)
-            os.fsync(handle.fileno())
+            if self._durable:
+                os.fsync(handle.fileno())
         self._complete = True
 
     def _create(self, permissions: int) -> int:
@@ -93,7 +95,8 @@ class Part(os.PathLike[str]):
             return
         cast(_Temporary, self._named).path.replace(self._target)
         self._named = None
-        _sync_folder(self._target.parent)
+        if self._durable:
+            _sync_folder(self._target.parent)
 
     def discard(self) -> None:
         """Remove the temporary file, unless it has taken its place."""
@@ -126,14 +129,16 @@ class Together:
 
     All temporary files are complete, on the disk, and have names before the first of them is
     renamed. Files take their places, and are removed, in the order in which they were named here.
+    Files that nobody needs after a power failure are not `durable`: nothing waits for the disk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
+        self._durable = durable
         self._steps: list[Part | Path] = []
 
     def file(self, path: str | os.PathLike[str]) -> Part:
         """Return a file to create or replace; it stays as it is if the part is never opened."""
-        part = Part(path)
+        part = Part(path, durable=self._durable)
         self._steps.append(part)
         return part
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -23,7 +24,7 @@ from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.threads import n_threads
+from embmap.threads import away_from_signals, n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
 
@@ -93,16 +94,27 @@ class ApproximateIndex:
 
         Rows are int64, each once, without the excluded ones; usually more than `n`.
         """
+        wanted = max(_PROPOSED * n, _LEAST)
+        numbers = [min(wanted + len(each), max(len(self._graph), 1)) for each in excluded]
         found = []
-        for unit, left_out in zip(units.astype(np.float32), excluded, strict=True):
-            wanted = min(max(_PROPOSED * n, _LEAST) + len(left_out), max(len(self._graph), 1))
-            self._graph.expansion_search = max(wanted, _LEAST)
-            keys = np.asarray(self._graph.search(unit, wanted).keys, np.uint64)
+        for keys, left_out in zip(self._search(units, numbers), excluded, strict=True):
             if keys.size and int(keys.max()) >= self._n_rows:
                 raise self._stale(f"it names row {int(keys.max())} of {self._n_rows}")
             rows = np.unique(keys.astype(np.int64))
             found.append(np.setdiff1d(rows, left_out, assume_unique=True))
         return found
+
+    def _search(self, units: npt.NDArray[Any], numbers: list[int]) -> list[npt.NDArray[np.uint64]]:
+        """Return the keys of as many rows for each unit vector, in no order."""
+
+        def search() -> list[npt.NDArray[np.uint64]]:
+            found = []
+            for unit, wanted in zip(units.astype(np.float32), numbers, strict=True):
+                self._graph.expansion_search = max(wanted, _LEAST)
+                found.append(np.asarray(self._graph.search(unit, wanted).keys, np.uint64))
+            return found
+
+        return away_from_signals(search)  # usearch turns every interrupt into a RuntimeError
 
 
 def build_index(
@@ -122,7 +134,7 @@ def build_index(
             lengths = normalize(rows)
         usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
         keys = (usable + start).astype(np.uint64)
-        graph.add(keys, rows[usable], threads=n_threads())
+        away_from_signals(partial(graph.add, keys, rows[usable], threads=n_threads()))
         if progress is not None:
             progress("linking rows", stop, n_rows)
     with replacing(path) as out:

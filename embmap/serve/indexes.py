@@ -2,7 +2,8 @@
 
 They lie in the server's own folder, where nobody else writes: an index beside the data might be
 truncated, which kills a process that has it mapped. A valid FILE.embx is copied there; otherwise
-one worker builds the index that the others wait for.
+one worker builds the index that the others wait for. The indexes end with the server, so that
+nothing waits until they are on the disk.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import StaleIndexError
+from embmap.io.atomic_write import Together
 from embmap.io.mapping import Backend
 from embmap.words.index_file import SUFFIX
 from embmap.words.index_source import IndexChoice
@@ -54,8 +56,8 @@ class IndexFolder:
             if not path.exists():
                 earlier = list(self._folder.glob(f"*{SUFFIX}"))
                 if beside is None or not self._copied(path, opened):
-                    with opened("memory") as file:
-                        file.build_index(path)
+                    with opened("memory") as file, Together(durable=False) as files:
+                        file.build_index(files.file(path))
                 for each in earlier:  # a process that has it mapped keeps it
                     with contextlib.suppress(OSError):
                         each.unlink()
@@ -67,7 +69,8 @@ class IndexFolder:
         try:
             with opened("require", "read") as file:
                 file.find(("",))  # raises if the index belongs to other words
-                cast(Vocabulary, file.vocab).finder.source.copy_to(copy)
+                with Together(durable=False) as files:
+                    cast(Vocabulary, file.vocab).finder.source.copy_to(files.file(copy))
             with opened(str(copy)) as file:
                 file.check_index()
             copy.replace(path)

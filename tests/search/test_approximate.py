@@ -1,15 +1,20 @@
 """The approximate index: exact scores, and refused over other data."""
 
+import _thread
 import errno
 import json
 import os
 import shutil
 import sys
+import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 import embmap
+from embmap.search import approximate
 
 
 @pytest.fixture
@@ -153,3 +158,54 @@ def test_the_command_uses_the_approximate_index(command, clustered):
         expected = file.most_similar("w1", 3, approximate=True)
     found = json.loads(command("similar", clustered, "w1", "-n", "3", "--approximate", "--json")[1])
     assert [neighbor["row"] for neighbor in found] == [neighbor.row for neighbor in expected]
+
+
+class Interrupted:
+    """A graph of usearch whose calls meet an interrupt, which usearch turns into RuntimeError."""
+
+    def __init__(self, graph):
+        self._graph = graph
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+    def __len__(self):
+        return len(self._graph)
+
+    def _meet(self):
+        try:
+            _thread.interrupt_main()
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            raise RuntimeError("Operation has been terminated") from None
+
+    def add(self, *arguments, **options):
+        self._meet()
+        return self._graph.add(*arguments, **options)
+
+    def search(self, *arguments):
+        self._meet()
+        return self._graph.search(*arguments)
+
+
+def test_an_interrupt_of_usearch_is_a_keyboard_interrupt(clustered, monkeypatch):
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals arrive in the main thread only")
+    with embmap.open(clustered) as file:
+        file.build_ann()
+    real = pytest.importorskip("usearch.index").Index
+
+    class Module:
+        class Index:
+            def __new__(cls, **options):
+                return Interrupted(real(**options))
+
+            @staticmethod
+            def restore(*arguments, **options):
+                return Interrupted(real.restore(*arguments, **options))
+
+    monkeypatch.setattr(approximate, "_usearch", lambda: Module)
+    with embmap.open(clustered) as file:
+        for work in (file.build_ann, partial(file.most_similar, "w1", approximate=True)):
+            with pytest.raises(KeyboardInterrupt):
+                work()

@@ -63,6 +63,19 @@ def test_an_index_file_is_truncated_while_it_is_served(path):
     assert server.told == "a: its index is not valid; the server builds another\n"
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_server_does_not_wait_until_its_own_index_is_on_the_disk(path, beside, monkeypatch):
+    if beside:
+        with embmap.open(path) as file:
+            file.build_index()
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    asked = b"GET /v1/a/vectors/w1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with in_process(settings_of(path)) as port:
+        assert answer_to(port, asked).startswith(b"HTTP/1.1 200")
+    assert not synced
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe", "damaged", "of another file", "endless"])
 def test_an_index_file_of_no_use_is_not_needed(path, kind):
     index = path.with_name("a.fifu.embx")
@@ -231,7 +244,7 @@ def test_others_are_served_while_an_index_is_built(path, tmp_path, monkeypatch):
     real = embmap.indexing.write_index
 
     def write_index(target, *rest):
-        if "index-1" in str(target):
+        if "index-1" in os.fsdecode(target):
             begun.set()
             release.wait(20)
         return real(target, *rest)
