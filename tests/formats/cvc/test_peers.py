@@ -83,6 +83,22 @@ def test_they_select_the_sections_that_we_write(tmp_path):
         assert np.array_equal(found, whole[start:stop])
 
 
+def test_chunk_metadata_select_the_same_rows_in_both(tmp_path):
+    about = [{"source": "wiki", "n": 1}, {"source": "arxiv"}, {"source": "wiki", "n": 2}]
+    theirs = tmp_path / "theirs.cvc"
+    decompressed.pack_cvc(VECTORS, str(theirs), chunk_size=100, chunk_metadata=about)
+    ours = embmap.cvc.write(
+        tmp_path / "ours.cvc", VECTORS, chunk_rows=100, layout="1.0", chunk_metadata=about
+    )
+    for path in (ours, theirs):
+        with embmap.open(path) as file:
+            for key, value in (("source", "wiki"), ("source", "arxiv"), ("n", 2)):
+                found = decompressed.load_cvc_range(
+                    str(path), device="cpu", metadata_key=key, metadata_value=value
+                )
+                assert np.array_equal(file[file.section(**{key: value})], found)
+
+
 def test_they_select_the_sections_of_columns_that_we_write(tmp_path):
     path = embmap.cvc.write_columns(
         tmp_path / "ours.cvc",
