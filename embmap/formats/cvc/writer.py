@@ -30,7 +30,9 @@ __all__ = [
     "NO_BLOCK",
     "VECTORS",
     "add_chunks",
+    "check_block",
     "check_compression",
+    "check_compressions",
     "column_blocks",
     "describe",
     "write",
@@ -110,7 +112,7 @@ def write(
     with spool_chunks(path, layout, aligned=mmap_optimized) as chunks:
         described = add_chunks(
             chunks,
-            {VECTORS: map(_check_block, split_blocks(vectors))},
+            {VECTORS: map(check_block, split_blocks(vectors))},
             lambda _, block: {"dimension": block.shape[1], "compression": default},
             choose=None if isinstance(compression, str) else compression,
             chunk_rows=chunk_rows,
@@ -182,13 +184,7 @@ def write_columns(
     """
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError("columns must be a mapping with at least one column")
-    if not isinstance(compression, str | Mapping):
-        raise ValueError("compression must be a name, or a mapping from columns to names")
-    for name in columns if isinstance(compression, str) else {**columns, **compression}:
-        if not isinstance(name, str):
-            raise ValueError(f"the name of a column must be str, not {name!r}")
-        if name not in columns:
-            raise ValueError(f"compression names {name!r}, which is not a column")
+    check_compressions(compression, columns)
     with spool_chunks(path, "2.0") as chunks:
         described = add_chunks(
             chunks,
@@ -326,6 +322,18 @@ def describe(
     }
 
 
+def check_compressions(compression: str | Mapping[str, str], columns: Iterable[str]) -> None:
+    """Raise ValueError if compressions, or names of columns, are not what they must be."""
+    if not isinstance(compression, str | Mapping):
+        raise ValueError("compression must be a name, or a mapping from columns to names")
+    for name in compression if isinstance(compression, Mapping) else ():
+        if name not in columns:
+            raise ValueError(f"compression names {name!r}, which is not a column")
+    for name in columns:
+        if not isinstance(name, str):
+            raise ValueError(f"the name of a column must be str, not {name!r}")
+
+
 def check_compression(compression: str, dialect: str) -> str:
     """Return a compression if a version has it."""
     if compression not in COMPRESSIONS[dialect]:
@@ -335,7 +343,8 @@ def check_compression(compression: str, dialect: str) -> str:
     return compression
 
 
-def _check_block(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def check_block(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a block of vectors if a file of one matrix can hold it."""
     if block.dtype.kind != "f":
         raise ValueError(f"vectors must be floating point, not {block.dtype}")
     if block.ndim == 2 and len(block) and not block.shape[1]:
