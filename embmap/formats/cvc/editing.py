@@ -105,10 +105,11 @@ def append(
             raise copy(error)
         columns = {column.name: column for column in file._offsets.columns}
         is_columnar = file.layout == "2.0"
-        if not isinstance(rows, Mapping):
-            rows = dict.fromkeys(columns, rows) if len(columns) == 1 else {}
-        if rows.keys() != columns.keys():
-            raise ValueError(f"rows must be a mapping with the columns {', '.join(columns)}")
+        if not isinstance(rows, Mapping) and len(columns) == 1:
+            rows = dict.fromkeys(columns, rows)
+        if not isinstance(rows, Mapping) or rows.keys() != columns.keys():
+            found = f", not {', '.join(map(str, rows))}" if isinstance(rows, Mapping) else ""
+            raise ValueError(f"rows must be given for the columns {', '.join(columns)}{found}")
 
         def describe_more(name: str, block: npt.NDArray[Any]) -> dict[str, Any]:
             return _describe_more(columns[name], block, is_columnar=is_columnar)

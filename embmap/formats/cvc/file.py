@@ -130,8 +130,8 @@ class CvcFile(EmbeddingFile):
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64: the rows of sections in their order, then those of chunks, without
-            rows that a section has.
+            Shape (n,), int64: the rows of sections in their order, then the rows of chunks that are
+            not in these sections.
         """
         self._check_open()
         none = np.empty(0, np.int64)

@@ -36,8 +36,8 @@ _STORED = {"rows", "columns", "compression", "min", "scale", "offset", "size", "
 class Target:
     """A column that is written: the rows of a stored column, or `values`, blocks of rows.
 
-    `described` is the entry of `values` in the header. None for `compression` keeps those of the
-    stored column.
+    `described` is the entry of `values` in the header. None for `compression` keeps how the stored
+    column is compressed.
     """
 
     name: str

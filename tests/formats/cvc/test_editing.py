@@ -295,7 +295,7 @@ def test_changes_that_do_not_fit_leave_the_file_as_it_is(tmp_path, changes, mess
         (ROWS[0], "vectors must have two dimensions, not 1"),
         (np.arange(8).reshape(2, 4), "vectors must be floating point, not int64"),
         (ROWS * 1e6, "chunk 1: "),
-        ({"x": ROWS}, "rows must be a mapping with the columns vectors"),
+        ({"x": ROWS}, "rows must be given for the columns vectors, not x"),
         (iter([ROWS, ROWS[:, :2]]), "the block from row 23 on has 2 columns"),
     ],
 )
@@ -316,8 +316,8 @@ def test_rows_that_do_not_fit_leave_the_file_as_it_is(tmp_path, rows, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"x": ROWS}, "rows must be a mapping with the columns x, id"),
-        (ROWS, "rows must be a mapping with the columns x, id"),
+        ({"x": ROWS}, "rows must be given for the columns x, id, not x"),
+        (ROWS, "rows must be given for the columns x, id$"),
         ({"x": ROWS[:, :2], "id": np.arange(23, dtype=np.int32)}, "column 'x' must have 4 dim"),
         ({"x": ROWS, "id": np.arange(23)}, "column 'id' must be int32 as in the file, not int64"),
         ({"x": ROWS, "id": np.arange(5, dtype=np.int32)}, "same number of rows"),
