@@ -109,7 +109,7 @@ def _edit(path: Path, version: int) -> None:
 
 
 def _append(path: Path, version: int, *, with_words: bool) -> None:
-    """Write the rows of version 0, or append those of version 1 to them.
+    """Write the rows of version 0, or append rows of version 1 to them.
 
     A kill may leave words that do not match: then there is nothing to append to.
     """

@@ -131,7 +131,7 @@ def _stand_in(shapes: Sequence[Sequence[int]], n_words: int | None) -> Matrix:
 
 
 def _count_words(data: ByteSource, vocab: Words | None) -> int | None:
-    """Return the number of words given for a file or beside it; None if there are none."""
+    """Return the number of words given for a file or beside it; None without words."""
     words = find_words(data) if vocab is None else vocab
     if words is None:
         return None
