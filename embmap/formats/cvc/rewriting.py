@@ -130,7 +130,7 @@ class Rewriting:
                 with chunks.add(keeps_empty=True) as (record, entry):
                     entry |= parts.write(record, document["chunks"][number])
                 if self.progress is not None:
-                    self.progress("writing rows", chunks.n, n)
+                    self.progress("copying rows", chunks.n, n)
             for name, each in given.items():
                 if any(len(block) for block in next(each)):
                     raise ValueError(f"column {name!r} has more rows than the file, which has {n}")
