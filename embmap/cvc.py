@@ -1,5 +1,13 @@
-"""The public names for CVC files: ``write``, ``write_columns`` and the classes."""
+"""The public names for CVC files: what writes and changes them, and the classes."""
 
-from embmap.formats.cvc import Chunk, CvcFile, Section, write, write_columns
+from embmap.formats.cvc import (
+    Chunk,
+    CvcFile,
+    Section,
+    append,
+    edit_columns,
+    write,
+    write_columns,
+)
 
-__all__ = ["Chunk", "CvcFile", "Section", "write", "write_columns"]
+__all__ = ["Chunk", "CvcFile", "Section", "append", "edit_columns", "write", "write_columns"]

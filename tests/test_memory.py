@@ -141,6 +141,48 @@ def test_converting_takes_bounded_memory_however_many_numbers_there_are(tmp_path
     assert private_memory(steps, str(tmp_path / name), **options) < bound
 
 
+COPIES = {
+    "finalfusion": ("fifu", {}, {}),
+    "finalfusion, quantized": ("fifu", {"quantize": 20, "limit": 16_000}, {}),
+    "embd": ("embd", {}, {}),
+    "embd, the other layout": ("embd", {}, {"output_layout": "flat"}),
+    "dwe": ("dwe", {"limit": FILLED}, {}),
+    "dwe, the other layout": ("dwe", {"limit": FILLED}, {"output_layout": "stream"}),
+    "npy": ("npy", {}, {}),
+    "safetensors": ("safetensors", {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_file_is_copied_to_its_own_format_in_bounded_memory(tmp_path, numbers, name):
+    extension, made, options = COPIES[name]
+    path = tmp_path / f"a.{extension}"
+    embmap.convert([numbers, numbers] if extension == "dwe" else numbers, path, **made)
+    used = private_memory(str(path), str(tmp_path / f"b.{extension}"), **options)
+    assert used < (WORKING if extension == "dwe" else BOUND)
+
+
+@pytest.mark.parametrize("extension", ["weights", "safetensors"])
+def test_all_tensors_of_a_file_are_copied_in_bounded_memory(tmp_path, numbers, extension):
+    path = tmp_path / f"a.{extension}"
+    rows = np.load(numbers, mmap_mode="r")
+    if extension == "weights":
+        tensors = {"embeddings.word_embeddings.weight": rows, "a": rows, "b.weight": rows}
+        embmap.embd.write(path, tensors, vocab=[f"w{i}" for i in range(ROWS)])
+    else:
+        entry = {"dtype": "F32", "shape": list(rows.shape)}
+        ends = [i * rows.nbytes for i in range(4)]
+        header = json.dumps(
+            {f"t{i}": {**entry, "data_offsets": ends[i : i + 2]} for i in range(3)}
+        ).encode()
+        with path.open("wb") as out:
+            out.write(len(header).to_bytes(8, "little") + header)
+            out.truncate(8 + len(header) + ends[-1])  # zeros, which take no room
+        shutil.copy(f"{numbers}.words.txt", f"{path}.words.txt")
+    assert private_memory(str(path), str(tmp_path / f"b.{extension}")) < BOUND
+    assert (tmp_path / f"b.{extension}").stat().st_size >= path.stat().st_size
+
+
 def test_files_of_several_steps_become_steps_in_bounded_memory(tmp_path, numbers):
     path = tmp_path / "a.dwe"
     embmap.convert([numbers, numbers], path, limit=FILLED // 2)

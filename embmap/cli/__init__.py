@@ -32,6 +32,7 @@ COMMANDS = {
     "similar_analogy_accuracy": ("similar", "analogy", "accuracy"),
     "trajectory_related_changes": ("trajectory", "related", "changes"),
     "convert_select": ("convert", "select"),
+    "append_rows": ("append",),
     "serve_files": ("serve",),
     "bench_file": ("bench",),
     "demo_tour": ("demo",),

@@ -51,7 +51,8 @@ def get(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="All rows of the sections of a CVC file with this metadata; may be repeated.",
+            help="All rows of the sections and chunks of a CVC file with this metadata; "
+            "may be repeated.",
         ),
     ] = None,
     column: ColumnOption = None,
@@ -125,7 +126,7 @@ def _read_words() -> list[str]:
 
 
 def _find_section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
-    """Return the rows of the sections of a CVC file that meet all conditions."""
+    """Return the rows of the sections and chunks of a CVC file that meet all conditions."""
     if not isinstance(opened, embmap.cvc.CvcFile):
         raise ValueError(f"{opened.format} files have no sections")
     match: dict[str, Any] = {}
@@ -139,7 +140,7 @@ def _find_section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> l
         with contextlib.suppress(ValueError, RecursionError):
             rows = opened.section(**{key: json.loads(text) for key, text in match.items()})
     if not rows.size:
-        raise ValueError(f"no section has {', '.join(conditions)}")
+        raise ValueError(f"no section and no chunk has {', '.join(conditions)}")
     return [int(number) for number in rows]
 
 

@@ -40,22 +40,29 @@ def split_blocks(vectors: Blocks) -> Iterator[npt.NDArray[Any]]:
             yield block[np.newaxis] if block.ndim == 1 else block
 
 
-def rechunk(blocks: Iterable[npt.NDArray[Any]], rows: int) -> Iterator[Iterator[npt.NDArray[Any]]]:
-    """Yield blocks of any sizes as chunks of `rows` rows, each of them piece by piece."""
+def rechunk(
+    blocks: Iterable[npt.NDArray[Any]], rows: int | Iterable[int]
+) -> Iterator[Iterator[npt.NDArray[Any]]]:
+    """Yield blocks of any sizes as chunks of `rows` rows, each of them piece by piece.
+
+    If `rows` are the rows of each chunk, as many chunks are yielded, with too few rows if need be.
+    """
     pieces = _pieces(blocks)
     rest = next(pieces, None)
 
-    def chunk() -> Iterator[npt.NDArray[Any]]:
+    def chunk(n_left: int) -> Iterator[npt.NDArray[Any]]:
         nonlocal rest
-        n_left = rows
         while n_left and rest is not None:
             piece = rest[:n_left]
             n_left -= len(piece)
             yield piece
             rest = rest[len(piece) :] if len(piece) < len(rest) else next(pieces, None)
 
+    if isinstance(rows, Iterable):
+        yield from map(chunk, rows)
+        return
     while rest is not None:
-        yield chunk()
+        yield chunk(rows)
 
 
 def _pieces(blocks: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:

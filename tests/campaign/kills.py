@@ -32,11 +32,14 @@ class _Kills(Part):
         self.nursery = Nursery(folder, faults=library)
         self.measured = functools.cache(self._measured)
 
-    def _measured(self, name: str) -> tuple[int, float]:
-        """How many calls an operation makes when nothing disturbs it, and its seconds."""
+    def _measured(self, name: str, had: bool) -> tuple[int, float]:
+        """How many calls an operation makes when nothing disturbs it, and its seconds.
+
+        They differ if there is an old file to read.
+        """
         seconds, calls = [], 0
         for _ in range(3):
-            self.stage.lay(name, old=True)
+            self.stage.lay(name, old=had)
             ended = self._perform(name, 0, 0)
             assert ended.raised is None, ended.trace
             seconds.append(ended.seconds)
@@ -52,8 +55,8 @@ class _Kills(Part):
 
     def trial(self, rng: random.Random) -> str:
         name = rng.choice(self.names)
-        calls, seconds = self.measured(name)
         had = rng.random() < 0.8
+        calls, seconds = self.measured(name, had)
         self.stage.lay(name, old=had)
         number, action = rng.randint(1, max(calls, 1)), rng.choice((KILL, KILL_HALFWAY))
         if calls and rng.random() < 0.7:

@@ -6,6 +6,7 @@ the new one and from a mixture. Both versions have as many rows, so that their p
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numpy as np
 import embmap
 from embmap.finalfusion import Quantized
 from embmap.subwords import BucketIndexer
+from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["DATA", "OPERATIONS", "PAIRS", "lay_data", "make_sources", "perform", "read_back"]
 
@@ -97,6 +99,33 @@ def _columns(path: Path, version: int) -> None:
     embmap.cvc.write_columns(path, columns, chunk_rows=150)
 
 
+def _edit(path: Path, version: int) -> None:
+    """Replace the columns of the file that is there."""
+    if path.exists():
+        columns = {"a": vectors_of(version), "b": vectors_of(version + 4)[:, :3]}
+        embmap.cvc.edit_columns(path, replace=columns)
+    else:
+        _columns(path, version)
+
+
+def _append(path: Path, version: int, *, with_words: bool) -> None:
+    """Write the rows of version 0, or append rows of version 1 to them.
+
+    A kill may leave words that do not match: then there is nothing to append to.
+    """
+    more = [f"v{i}" for i in range(N)] if with_words else None
+    with contextlib.suppress(embmap.ChecksumError, FileNotFoundError):
+        with embmap.open(path) as file:
+            is_old = len(file) == N
+        if version and is_old:
+            embmap.cvc.append(path, vectors_of(1), words=more)
+            return
+    rows = np.concatenate([vectors_of(each) for each in range(version + 1)])
+    words = [*words_of(0), *(more or ())][: len(rows)]
+    with with_words_beside(path, words if with_words else None) as part:
+        embmap.cvc.write(part, rows, layout="1.0", chunk_rows=150)
+
+
 def _dwe(path: Path, version: int, layout: str) -> None:
     values, scale = steps(version)
     embmap.dwe.write(path, iter(values), scale=scale, layout=layout)
@@ -147,6 +176,12 @@ OPERATIONS: dict[str, tuple[str, Writer]] = {  # name of the target, and what wr
     "cvc int8": ("out.cvc", _plain(_cvc, "int8")),
     "cvc lossless": ("out.cvc", _plain(_cvc, "lossless")),
     "cvc columns": ("out.cvc", _plain(_columns)),
+    "cvc, columns edited": ("out.cvc", _plain(_edit)),
+    "cvc, rows appended": ("out.cvc", _plain(functools.partial(_append, with_words=False))),
+    "cvc, rows and words appended": (
+        "out.cvc",
+        _plain(functools.partial(_append, with_words=True)),
+    ),
     "dwe blocks": ("out.dwe", _plain(_dwe, "blocks")),
     "dwe stream": ("out.dwe", _plain(_dwe, "stream")),
     "index": (f"{DATA}.embx", _of_sources(_index)),
@@ -166,7 +201,8 @@ _INPUTS = {
     "input.npz": {"vocab": True},
     "input.safetensors": {},
 }
-PAIRS: list[str] = []  # names of operations that write vectors and the words beside them
+# Names of operations that write vectors and the words beside them.
+PAIRS = ["cvc, rows and words appended"]
 
 for _given, _options in _INPUTS.items():
     for _format, _extension in EXTENSIONS.items():

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import embmap
 from embmap.finalfusion import Quantized
 from embmap.subwords import ExplicitIndexer
 from tests.conversion.sources import (
+    OUTPUTS,
     RNG,
     VECTORS,
     WORDS,
@@ -161,6 +163,82 @@ def test_a_safetensors_file_says_what_a_selection_leaves_out(tmp_path):
         report = embmap.convert(path, tmp_path / "b.safetensors", **options)
         assert report.left_out == ("other tensors",)
     assert embmap.convert(path, tmp_path / "b.npy").left_out == ("other tensors",)
+
+
+MATRICES = {
+    "places": RNG.standard_normal((3, 2)).astype(np.float32),
+    "words": RNG.standard_normal((5, 4)).astype(np.float32),
+    "half": RNG.standard_normal((5, 2)).astype(np.float16),
+    "bias": RNG.standard_normal(5).astype(np.float32),
+}
+
+
+def matrices(path, words=WORDS):
+    """A safetensors file of several matrices, only some of which have a row for each word."""
+    library = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    library.save_file(MATRICES, path, {"k": "v"})
+    if words is not None:
+        write_words(path.with_name(f"{path.name}.words.txt"), words)
+    return path, library.load_file
+
+
+@pytest.mark.parametrize("words", [None, WORDS, [*WORDS[:4], WORDS[0]], WORDS[:3]])
+def test_several_matrices_are_kept_with_the_words_beside_them(tmp_path, words):
+    path, load = matrices(tmp_path / "a.safetensors", words)
+    out = tmp_path / "b.safetensors"
+    report = embmap.convert(path, out)
+    assert (report.left_out, report.n_duplicates) == ((), 0)
+    for name, values in load(out).items():
+        np.testing.assert_array_equal(values, MATRICES[name], strict=True)
+    if words is None:
+        assert report.words_path is None
+        report = embmap.convert(path, out, vocab=tuple(WORDS))
+        words = WORDS
+    assert report.n_words == len(words)
+    assert report.words_path.read_text("utf-8").split("\n")[:-1] == words
+    again = embmap.convert(out, tmp_path / "c.safetensors")  # the digests match
+    assert again.words_path.read_bytes() == report.words_path.read_bytes()
+    assert load(tmp_path / "c.safetensors").keys() == MATRICES.keys()
+
+
+def test_words_that_fit_no_matrix_are_refused(tmp_path):
+    path, _ = matrices(tmp_path / "a.safetensors", WORDS[:4])
+    with pytest.raises(embmap.FormatError, match="4 lines"):
+        embmap.convert(path, tmp_path / "b.safetensors")
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize("beside", [None, WORDS])
+@pytest.mark.parametrize(
+    "options", [{"normalize": True}, {"dtype": "float64"}, {"limit": 2}, {"words": WORDS[1:3]}]
+)
+def test_of_several_matrices_one_is_to_be_chosen_before_rows_change(tmp_path, options, beside):
+    path, load = matrices(tmp_path / "a.safetensors", beside)
+    if "words" in options and beside is None:
+        options = {**options, "vocab": WORDS}
+    with pytest.raises(ValueError, match=r"choose (it|one) with tensor: \w+, \w+, \w+$"):
+        embmap.convert(path, tmp_path / "b.safetensors", **options)
+    assert not (tmp_path / "b.safetensors").exists()
+    report = embmap.convert(path, tmp_path / "b.safetensors", tensor="words", **options)
+    assert report.left_out == ("other tensors",)
+    (found,) = load(tmp_path / "b.safetensors").values()
+    assert found.shape == (report.n_words, 4)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_one_of_several_matrices_goes_to_every_format_and_back(tmp_path, name):
+    path, load = matrices(tmp_path / "a.safetensors")
+    out = tmp_path / f"b{OUTPUTS[name]}"
+    options = {"normalize": False} if name == "finalfusion" else {}
+    if name == "cvc":
+        options["compression"] = "lossless"
+    report = embmap.convert(path, out, tensor="words", **options)
+    assert "other tensors" in report.left_out
+    embmap.convert(out, tmp_path / "back.safetensors")
+    back = tmp_path / "back.safetensors"
+    assert Path(f"{back}.words.txt").read_text("utf-8").split("\n")[:-1] == WORDS
+    (found,) = load(back).values()
+    np.testing.assert_array_equal(found, MATRICES["words"], strict=True)
 
 
 def test_the_safetensors_library_reads_every_tensor(tmp_path):

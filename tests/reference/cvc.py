@@ -80,11 +80,17 @@ class Decoded:
     problems: list[str] = field(default_factory=list)  # what can be read past, but is wrong
 
     def section(self, **match: Any) -> list[int]:
-        """Return every row of every section whose metadata match."""
+        """Return every row of every section, then of every chunk, whose metadata match."""
         found = []
         for start, stop, metadata in self.sections:
             if all(key in metadata and metadata[key] == match[key] for key in match):
                 found += list(range(start, stop))
+        in_sections = set(found)
+        for chunk in self.chunks:
+            about = chunk.metadata
+            if about and all(key in about and about[key] == match[key] for key in match):
+                rows = range(chunk.start, chunk.start + chunk.rows)
+                found += [row for row in rows if row not in in_sections]
         return found
 
 

@@ -120,7 +120,7 @@ class CvcFile(EmbeddingFile):
         return dict(self._offsets.metadata)
 
     def section(self, /, **match: Any) -> npt.NDArray[np.int64]:
-        """Return the rows of every section whose metadata match.
+        """Return the rows of every section and of every chunk whose metadata match.
 
         Parameters
         ----------
@@ -130,19 +130,28 @@ class CvcFile(EmbeddingFile):
         Returns
         -------
         numpy.ndarray
-            Shape (n,), int64: rows in the order of the sections.
+            Shape (n,), int64: the rows of sections in their order, then the rows of chunks that are
+            not in these sections.
         """
         self._check_open()
-        rows = [np.empty(0, np.int64)]
-        rows += [
+        none = np.empty(0, np.int64)
+
+        def matches(metadata: dict[str, Any]) -> bool:
+            return all(key in metadata and metadata[key] == match[key] for key in match)
+
+        rows = [
             np.arange(section.start, section.stop)
             for section in self._offsets.sections
-            if all(
-                key in section.metadata and section.metadata[key] == value
-                for key, value in match.items()
-            )
+            if matches(section.metadata)
         ]
-        return np.concatenate(rows)
+        more = [
+            np.arange(chunk.start, chunk.start + chunk.rows)
+            for chunk in self._offsets.chunks
+            if chunk.metadata and matches(chunk.metadata)
+        ]
+        if rows and more:
+            more = [np.setdiff1d(np.concatenate(more), np.concatenate(rows))]
+        return np.concatenate((none, *rows, *more))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -156,7 +165,8 @@ class CvcFile(EmbeddingFile):
         -------
         dict
             The keys of :meth:`EmbeddingFile.info`, and n_rows, columns, sections and chunks. A
-            column that cannot be read has an error in place of dim and dtype.
+            column that cannot be read has an error in place of dim and dtype. Chunks have metadata
+            if one of them has some.
         """
         info = super().info()
         layout = self._offsets
@@ -173,11 +183,13 @@ class CvcFile(EmbeddingFile):
             {"start": section.start, "stop": section.stop, "metadata": jsonable(section.metadata)}
             for section in layout.sections
         ]
+        is_described = any(chunk.metadata for chunk in layout.chunks)
         info["chunks"] = [
             {
                 "name": f"chunk {i}",
                 "rows": chunk.rows,
                 "compression": ", ".join(part.compression for part in chunk.parts),
+                **({"metadata": jsonable(chunk.metadata)} if is_described else {}),
                 "offset": chunk.offset,
                 "nbytes": chunk.nbytes,
             }

@@ -11,7 +11,7 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.header import DIALECTS, FORMAT, MAGIC
 from embmap.formats.cvc.layout import COMPRESSIONS
-from embmap.formats.cvc.rewriting import Rewriting
+from embmap.formats.cvc.rewriting import Rewriting, Target
 from embmap.formats.cvc.writer import write
 from embmap.formats.format import FileFormat, Input, Original, Output, Request, Writer
 from embmap.io.mapping import ByteSource
@@ -60,13 +60,15 @@ class CvcWriter(Writer):
 def _plan(output: Output, original: Original) -> Rewriting:
     source = cast(CvcInput, original.source)
     file = cast(CvcFile, source.file)
+    rows = (block.astype("f4", copy=False) for _, block in output.vectors.blocks())
+    values = rows if original.changed else None
+    names = list(file._columns) if source.column is None else [source.column]
     return Rewriting(
         source=file._file,
         layout=file._offsets,
         matrices=file._columns,
-        column=source.column,
+        columns=[Target(name=name, stored=file._columns[name], values=values) for name in names],
         rows=original.rows,
-        vectors=output.vectors if original.changed else None,
         compression=output.compression,
         dialect=output.dialect,
         metadata=None if output.metadata is source.metadata else _as_json(output),

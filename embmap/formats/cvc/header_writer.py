@@ -14,7 +14,14 @@ from embmap.formats.cvc.header import MAGIC, PAGE_NBYTES
 from embmap.formats.cvc.layout import KNOWN, Section
 from embmap.io.parsing import parse_json
 
-__all__ = ["add_metadata", "add_sections_to_chunks", "add_to_header", "align", "write_with_header"]
+__all__ = [
+    "add_metadata",
+    "add_sections_to_chunks",
+    "add_to_header",
+    "align",
+    "check_metadata",
+    "write_with_header",
+]
 
 _COPY = 1 << 22
 
@@ -34,13 +41,18 @@ def add_to_header(
 
 def add_metadata(header: dict[str, Any], metadata: Mapping[str, Any]) -> None:
     """Add keys that the format does not define."""
-    if not isinstance(metadata, Mapping):
-        raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
-    _json(dict(metadata))
-    for key, value in metadata.items():
+    for key, value in check_metadata(metadata).items():
         if key in KNOWN:
             raise ValueError(f"the metadata must not contain {key!r}, a key of the format")
         header[key] = value
+
+
+def check_metadata(metadata: Any, what: str = "metadata") -> dict[str, Any]:
+    """Return metadata if JSON gives them back as they are."""
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"{what} must be a mapping, not {type(metadata).__name__}")
+    _json(dict(metadata))
+    return dict(metadata)
 
 
 def write_with_header(

@@ -7,9 +7,11 @@ lossless the counts of all its bytes, so their rows are kept in a temporary file
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -18,8 +20,10 @@ import numpy.typing as npt
 from embmap.codecs.affine import AffineEncoder, encode_affine
 from embmap.codecs.half import encode_half
 from embmap.codecs.planes import PlanesEncoder
+from embmap.formats.cvc.header_writer import align, write_with_header
+from embmap.io.atomic_write import replacing, spool_beside
 
-__all__ = ["Encoded", "Record", "encode"]
+__all__ = ["ChunkSpool", "Encoded", "Record", "encode", "spool_chunks"]
 
 _READ_NBYTES = 1 << 22  # a multiple of eight values, which lossless encodes together
 
@@ -54,6 +58,57 @@ class Record:
         self._spool.seek(end)
 
 
+@dataclass(kw_only=True)
+class ChunkSpool:
+    """The chunks of a file that is being written, in a temporary file until the header is known.
+
+    `held` is another temporary file, for the encoders. `aligned` chunks start on pages. `entries`
+    are the entries of the chunks in the header, `n` their rows.
+    """
+
+    out: BinaryIO
+    spool: BinaryIO
+    held: BinaryIO
+    dialect: str
+    aligned: bool
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    n: int = 0
+
+    @contextlib.contextmanager
+    def add(self, *, keeps_empty: bool = False) -> Iterator[tuple[Record, dict[str, Any]]]:
+        """Add a chunk: the block writes the payload and fills in the entry, with its rows.
+
+        A chunk without rows is not stored, unless `keeps_empty` is true.
+        """
+        end = self.spool.tell()
+        start = self.spool.seek(align(end)) if self.aligned else end
+        record = Record(self.spool, self.dialect)
+        entry: dict[str, Any] = {}
+        yield record, entry
+        record.end()
+        if not entry["rows"] and not keeps_empty:
+            self.spool.seek(end)
+            self.spool.truncate()
+            return
+        if self.aligned:
+            entry["file_offset"] = start  # the size of the header is added later
+        self.entries.append(entry)
+        self.n += entry["rows"]
+
+    def finish(self, header: dict[str, Any], *, again: bool = False) -> None:
+        """Write the file; `again` is for :func:`write_with_header`."""
+        write_with_header(self.out, self.spool, header, self.dialect, again=again)
+
+
+@contextlib.contextmanager
+def spool_chunks(
+    path: str | os.PathLike[str], dialect: str, *, aligned: bool = False
+) -> Iterator[ChunkSpool]:
+    """Replace a file with the chunks that the block adds and the header that it finishes with."""
+    with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
+        yield ChunkSpool(out=out, spool=spool, held=held, dialect=dialect, aligned=aligned)
+
+
 class Encoded(NamedTuple):
     """The shape of a chunk of a column that was written, and its entry in the header."""
 
@@ -66,14 +121,14 @@ def encode(
     record: Record,
     pieces: Iterable[npt.NDArray[Any]],
     compression: str,
-    field: str,
+    where: str,
     *,
     allow_overflow: bool,
     held: BinaryIO,
 ) -> Encoded:
     """Write the payload of `pieces`, blocks of rows; `held` is a temporary file.
 
-    `field` names them in errors. With `allow_overflow`, fp16 stores numbers beyond 65504 as
+    `where` names them in errors. With `allow_overflow`, fp16 stores numbers beyond 65504 as
     infinities.
     """
     entry: dict[str, Any] = {"compression": compression}
@@ -82,7 +137,7 @@ def encode(
         for piece in pieces:
             n, columns = n + len(piece), piece.shape[1]
             if compression == "fp16":
-                with _about(field):
+                with _about(where):
                     piece = encode_half(piece, allow_overflow=allow_overflow)
             record.write(_stored(piece))
         return Encoded(n, columns, entry)
@@ -92,7 +147,7 @@ def encode(
     dtype = np.dtype(np.float32)
     for piece in pieces:
         n, columns = n + len(piece), piece.shape[1]
-        with _about(field):
+        with _about(where):
             if compression == "lossless":
                 piece = _single(piece)
             encoder.see(piece)
@@ -108,7 +163,7 @@ def encode(
         for part in encoder.encode(again):
             record.write(part)
         return Encoded(n, columns, entry)
-    with _about(field):
+    with _about(where):
         scale, minimum = encoder.fit()
     for values in again():
         record.write(_stored(encode_affine(values, scale, minimum)))
@@ -116,12 +171,12 @@ def encode(
 
 
 @contextlib.contextmanager
-def _about(field: str) -> Iterator[None]:
+def _about(where: str) -> Iterator[None]:
     """Name the chunk or column in an error of an encoder."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _single(piece: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Writing a CVC file again, with all that it holds, for conversions from CVC to CVC.
+"""Writing a CVC file again, with all that it holds, for conversions and for changes to a file.
 
 Chunks keep their boundaries. Stored rows are copied as they are unless another compression is asked
 for, so that nothing is rounded twice. Sections and chunks shrink to the rows that are kept.
@@ -7,59 +7,78 @@ for, so that nothing is rounded twice. Sections and chunks shrink to the rows th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.cvc.header import read_header
-from embmap.formats.cvc.header_writer import (
-    add_metadata,
-    add_sections_to_chunks,
-    align,
-    write_with_header,
-)
-from embmap.formats.cvc.layout import ChunkLayout, Column, CvcLayout, Part
-from embmap.formats.cvc.payloads import Record, encode
+from embmap.formats.cvc.header_writer import add_metadata, add_sections_to_chunks
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout
+from embmap.formats.cvc.payloads import ChunkSpool, Record, encode, spool_chunks
 from embmap.formats.cvc.writer import check_compression
-from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
+from embmap.vectors.blocks import rechunk
 from embmap.vectors.matrix import BLOCK_NBYTES, Matrix
 
-__all__ = ["Rewriting"]
+__all__ = ["Rewriting", "Target"]
 
 # The keys of a chunk or of a column in it that are written anew.
 _STORED = {"rows", "columns", "compression", "min", "scale", "offset", "size", "file_offset"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Target:
+    """A column that is written: the rows of a stored column, or `values`, blocks of rows.
+
+    `described` is the entry of `values` in the header. None for `compression` keeps how the stored
+    column is compressed.
+    """
+
+    name: str
+    stored: ChunkedMatrix | None = None
+    values: Iterator[npt.NDArray[Any]] | None = None
+    described: Mapping[str, Any] | None = None
+    compression: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rewriting:
     """A CVC file that is written again.
 
-    `rows` are the rows that are kept, in order; None for all. `column` is the only column that is
-    kept; None for all. `vectors`, if given, replace the rows of the only column. None for
+    `columns` are written, in order. `keeps_unreadable` keeps columns that cannot be read if
+    payloads are copied whole. `rows` are the rows that are kept, in order; None for all. None for
     `compression`, `dialect` and `metadata` keeps what the file has.
+
+    `append`, if given, adds chunks and returns the entries of their columns. Their rows become a
+    section if `section`, its metadata, is not None.
     """
 
     source: ByteSource
     layout: CvcLayout
     matrices: Mapping[str, ChunkedMatrix]
-    column: str | None = None
+    columns: Sequence[Target]
+    keeps_unreadable: bool = True
     rows: npt.NDArray[np.int64] | None = None
-    vectors: Matrix | None = None
     compression: str | None = None
     dialect: str | None = None
     metadata: Mapping[str, Any] | None = None
+    allow_overflow: bool = False
+    append: Callable[[ChunkSpool], Sequence[Mapping[str, Any]]] | None = None
+    section: Mapping[str, Any] | None = None
     progress: Progress | None = None
 
     def find_lost(self) -> set[str]:
         """Return which of sections, chunk metadata and other columns lose something."""
         lost = set()
-        if self.column is not None or (self.layout.unreadable and not self._is_verbatim()):
+        if len(self.columns) < len(self.matrices) or (
+            self.layout.unreadable and not self.is_verbatim
+        ):
             lost.add("other columns")
         if any(
             each.start < each.stop and not self._count(each.start, each.stop)
@@ -75,78 +94,87 @@ class Rewriting:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; an existing one is kept until the new one is complete."""
-        columns = self._columns()
-        dialect = self._dialect()
-        if dialect != "2.0" and len(columns) != 1:
-            raise ValueError(
-                f"version {dialect} has one matrix; choose a column with tensor: "
-                f"{', '.join(self.matrices)}"
-            )
-        if self.vectors is not None and len(columns) != 1:
-            raise ValueError(
-                "the rows of one column can be scaled or cast; choose it with tensor: "
-                f"{', '.join(self.matrices)}"
-            )
-        for matrix in columns:
-            for part in (*matrix.parts, None):
-                check_compression(self._choose(matrix.column, part), dialect)
+        columns, dialect = self.columns, self.dialect_written
+        for problem, is_there in (
+            (f"version {dialect} has one matrix; choose a column", dialect != "2.0"),
+            (
+                "the rows of one column can be scaled or cast; choose it",
+                any(each.described is None and each.values is not None for each in columns),
+            ),
+        ):
+            if is_there and len(columns) != 1:
+                raise ValueError(f"{problem} with tensor: {', '.join(self.matrices)}")
+        for target in columns:
+            for number in (*range(len(self.layout.chunks)), None):
+                check_compression(self.choose(target, number), dialect)
         document = read_header(self.source, self.layout.dialect).document
         aligned = bool(document.get("mmap_optimized")) and dialect != "0.1"
         n = self._count(0, self.layout.n)
-        with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
-            listed: list[dict[str, Any]] = []
-            done = 0
-            for number, chunk in enumerate(self.layout.chunks):
-                kept = self._select(chunk)
-                if kept is not None and not len(kept):
+        kept = [self._select(chunk) for chunk in self.layout.chunks]
+        sizes = [
+            chunk.rows if rows is None else len(rows)
+            for chunk, rows in zip(self.layout.chunks, kept, strict=True)
+        ]
+        given = {
+            each.name: rechunk(each.values, (*sizes, 1))
+            for each in columns
+            if each.values is not None
+        }
+        with spool_chunks(path, dialect, aligned=aligned) as chunks:
+            for number, rows in enumerate(kept):
+                values = {name: next(each) for name, each in given.items()}
+                if rows is not None and not len(rows):
                     continue
                 next(iter(self.matrices.values())).check_chunk(number)
-                if aligned:
-                    spool.seek(align(spool.tell()))
-                start = spool.tell()
-                record = Record(spool, dialect)
-                parts = _Parts(self, number, kept, first=done, held=held)
-                entry = parts.write(record, document["chunks"][number], columns)
-                record.end()
-                if aligned:
-                    entry["file_offset"] = start  # the size of the header is added later
-                listed.append(entry)
-                done += entry["rows"]
+                parts = _Parts(self, number, rows, values=values, chunks=chunks)
+                with chunks.add(keeps_empty=True) as (record, entry):
+                    entry |= parts.write(record, document["chunks"][number])
                 if self.progress is not None:
-                    self.progress("converting rows", done, n)
-            header = self._make_header(document, listed, columns)
+                    self.progress("copying rows", chunks.n, n)
+            for name, each in given.items():
+                if any(len(block) for block in next(each)):
+                    raise ValueError(f"column {name!r} has more rows than the file, which has {n}")
+            appended = self.append(chunks) if self.append is not None else ()
+            header = self._make_header(document, chunks.entries, n)
+            if appended and dialect != "2.0":
+                header["dimension"] = appended[0]["dimension"]  # a file without rows may have none
             if not aligned:
                 header.pop("mmap_optimized", None)
-            write_with_header(out, spool, header, dialect, again=True)
+            chunks.finish(header, again=True)
 
-    def _columns(self) -> list[ChunkedMatrix]:
-        if self.column is not None:
-            return [self.matrices[self.column]]
-        return list(self.matrices.values())
+    @cached_property
+    def is_verbatim(self) -> bool:
+        """Whether all payloads are copied whole; columns may follow in them."""
+        copied = [each.stored for each in self.columns if each.values is None]
+        families = {self.layout.dialect == "2.0", self.dialect_written == "2.0"}
+        return (
+            self.rows is None
+            and len(families) == 1
+            and copied == list(self.matrices.values())
+            and (self.keeps_unreadable or not self.layout.unreadable)
+            and not any(
+                self.choose(each, number) != part.compression
+                for each in self.columns
+                if each.values is None and each.stored is not None
+                for number, part in enumerate(each.stored.parts)
+            )
+        )
 
-    def _dialect(self) -> str:
+    @cached_property
+    def dialect_written(self) -> str:
+        """The version that is written."""
         given, stored = self.dialect, self.layout.dialect
         needed = "1.0" if self.compression == "lossless" and stored == "0.1" else stored
         return given or needed
 
-    def _choose(self, column: Column, part: Part | None) -> str:
-        """Return how a part of a column is written; without a part, the default of the column."""
-        stored = column.compression if part is None else part.compression
-        is_kept = self._dialect() == "2.0" and column.dtype[1] in "iu"
+    def choose(self, target: Target, number: int | None) -> str:
+        """Return how a column is written in a chunk; without a number, its default."""
+        if target.stored is None or target.compression is not None:
+            return str(target.compression)
+        column = target.stored.column
+        stored = column.compression if number is None else target.stored.parts[number].compression
+        is_kept = self.dialect_written == "2.0" and column.dtype[1] in "iu"
         return stored if self.compression is None or is_kept else self.compression
-
-    def _is_verbatim(self) -> bool:
-        """Whether all payloads are copied whole."""
-        families = {self.layout.dialect == "2.0", self._dialect() == "2.0"}
-        is_whole = self.rows is None and self.column is None and self.vectors is None
-        return is_whole and len(families) == 1 and not self._compresses_anew()
-
-    def _compresses_anew(self) -> bool:
-        return any(
-            self._choose(each.column, part) != part.compression
-            for each in self.matrices.values()
-            for part in each.parts
-        )
 
     def _count(self, start: int, stop: int) -> int:
         first, last = self._place(start), self._place(stop)
@@ -164,39 +192,52 @@ class Rewriting:
         return self.rows[self._place(chunk.start) : self._place(stop)] - chunk.start
 
     def _make_header(
-        self, old: dict[str, Any], chunks: list[dict[str, Any]], columns: list[ChunkedMatrix]
+        self, old: dict[str, Any], chunks: list[dict[str, Any]], n_kept: int
     ) -> dict[str, Any]:
         """Return the header, with the keys of the old one that the format does not define."""
         shape = {"format_type", "columns", "dimension", "compression"}
-        is_same = (self.layout.dialect == "2.0") == (self._dialect() == "2.0")
+        is_same = (self.layout.dialect == "2.0") == (self.dialect_written == "2.0")
         dropped = set(self.layout.metadata) if self.metadata is not None else set()
         dropped |= set() if is_same else shape
         header = {key: value for key, value in old.items() if key not in dropped}
-        header["num_vectors"] = sum(each["rows"] for each in chunks)
+        header["num_vectors"] = n = sum(each["rows"] for each in chunks)
         header["chunks"] = chunks
-        if self._dialect() != "2.0":
-            (matrix,) = columns
-            header["dimension"] = matrix.shape[1]
-            header["compression"] = self._choose(matrix.column, None)
-        elif not self._is_verbatim():
-            described = {each["name"]: each for each in old["columns"]} if is_same else {}
-            new = {"dimension": self.layout.columns[0].dimension, "dtype": "float32"}
-            header["format_type"] = "columnar"
-            header["columns"] = [
-                {
-                    **described.get(name := each.column.name, {"name": name, **new}),
-                    "compression": self._choose(each.column, None),
-                }
-                for each in columns
-            ]
-        if old.get("sections"):
-            header["sections"] = list(self._shrink(old["sections"]))
+        described = {each["name"]: each for each in old.get("columns", ())} if is_same else {}
+        entries = {
+            each.stored.column.name if each.stored else each.name: self._describe(each, described)
+            for each in self.columns
+        }
+        if self.dialect_written != "2.0":
+            (entry,) = entries.values()
+            header |= {key: entry[key] for key in ("dimension", "compression")}
+        else:
+            # Columns that cannot be read keep their places.
+            places = {**described, **entries} if self.is_verbatim else entries
+            header |= {"format_type": "columnar", "columns": list(places.values())}
+        sections = list(self._shrink(old.get("sections") or ()))
+        if self.section is not None and n > n_kept:
+            place = {"start_index": n_kept, "end_index": n, "num_vectors": n - n_kept}
+            sections.append({**place, "metadata": dict(self.section)})
+        if sections or old.get("sections"):
+            header["sections"] = sections
             add_sections_to_chunks(header)
         if self.metadata is not None:
             add_metadata(header, self.metadata)
         return header
 
-    def _shrink(self, sections: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _describe(self, target: Target, described: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry of a column; `described` has the entries of the stored columns."""
+        entry: dict[str, Any] = {}
+        if target.stored is not None:
+            column = target.stored.column
+            entry = {"dimension": column.dimension, "dtype": "float32"}
+            entry = dict(described.get(column.name, entry))
+            if target.values is not None:  # conversions scale and cast to float32
+                entry["dtype"] = "float32"
+        entry |= target.described or {}
+        return entry | {"name": target.name, "compression": self.choose(target, None)}
+
+    def _shrink(self, sections: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for section in sections:
             start, stop = self._place(section["start_index"]), self._place(section["end_index"])
             if start < stop or section["start_index"] == section["end_index"]:
@@ -205,7 +246,7 @@ class Rewriting:
 
 
 class _Parts:
-    """The payload of one chunk: `kept` are its rows, the first of which is row `first` of all."""
+    """The payload of one chunk: `kept` are its rows, `values` the rows of columns written anew."""
 
     def __init__(
         self,
@@ -213,72 +254,86 @@ class _Parts:
         number: int,
         kept: npt.NDArray[np.int64] | None,
         *,
-        first: int,
-        held: BinaryIO,
+        values: Mapping[str, Iterator[npt.NDArray[Any]]],
+        chunks: ChunkSpool,
     ) -> None:
         self._plan = plan
         self._number = number
         self._chunk = plan.layout.chunks[number]
         self._kept = kept
         self._n = self._chunk.rows if kept is None else len(kept)
-        self._first = first
-        self._held = held
+        self._values = values
+        self._held = chunks.held
 
-    def write(
-        self, record: Record, old: dict[str, Any], columns: list[ChunkedMatrix]
-    ) -> dict[str, Any]:
+    def write(self, record: Record, old: dict[str, Any]) -> dict[str, Any]:
         """Write the payload and return its entry in the header."""
-        if self._plan._is_verbatim():
-            self._copy(record, self._chunk.offset, self._chunk.nbytes)
-            return {key: value for key, value in old.items() if key != "file_offset"}
+        plan, columns = self._plan, self._plan.columns
         entry = {"rows": self._n} | _get_unknown(old)
         if self._kept is not None:
             entry.pop("sections", None)  # made anew from the sections of the header
         entries = {}
-        for matrix in columns:
-            name, start = matrix.column.name, record.nbytes
-            stored = old["columns"][name] if self._plan.layout.dialect == "2.0" else old
-            place = self._write_part(record, matrix, stored)
-            entries[name] = place | {"offset": start, "size": record.nbytes - start}
-            if self._plan._dialect() != "2.0":
+        if plan.is_verbatim:
+            self._copy(record, self._chunk.offset, self._chunk.nbytes)
+            entry = {key: value for key, value in old.items() if key != "file_offset"}
+            if plan.layout.dialect != "2.0":
+                return entry
+            names = {each.stored.column.name: each.name for each in columns if each.stored}
+            entries = {names.get(name, name): each for name, each in old["columns"].items()}
+            columns = [each for each in columns if each.values is not None]
+        for target in columns:
+            start = record.nbytes
+            place = self._write_part(record, target, old)
+            if plan.dialect_written != "2.0":
                 return entry | place
-            if stored is not old:
-                entries[name] |= _get_unknown(stored)
+            entries[target.name] = place | {"offset": start, "size": record.nbytes - start}
         return entry | {"columns": entries}
 
-    def _write_part(
-        self, record: Record, matrix: ChunkedMatrix, stored: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Write the part of a column and return how it is compressed."""
-        plan, part = self._plan, matrix.parts[self._number]
-        compression = plan._choose(matrix.column, part)
-        is_stored = plan.vectors is None and compression == part.compression
-        entry = {"compression": compression}
-        entry |= {key: stored[key] for key in ("min", "scale") if compression == "int8"}
-        if is_stored and self._kept is None:
-            self._copy(record, part.offset, part.nbytes)
-            return entry
-        if is_stored and compression != "lossless":
-            for rows in self._blocks(matrix):
-                first, last = int(rows[0]), int(rows[-1])
-                values = matrix.stored_rows(self._number, first, last + 1)[rows - first]
-                record.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-            return entry
-        field = f"chunk {self._number}, column {matrix.column.name!r}"
-        pieces = self._decode(matrix)
-        encoded = encode(record, pieces, compression, field, allow_overflow=False, held=self._held)
-        return encoded.entry
+    def _write_part(self, record: Record, target: Target, old: dict[str, Any]) -> dict[str, Any]:
+        """Write the part of a column and return its entry."""
+        plan, number = self._plan, self._number
+        compression = plan.choose(target, number)
+        pieces = self._values.get(target.name)
+        unknown: dict[str, Any] = {}
+        if target.stored is not None:
+            matrix, stored = target.stored, old
+            if plan.layout.dialect == "2.0":
+                stored = old["columns"][matrix.column.name]
+                unknown = _get_unknown(stored)
+            part = matrix.parts[number]
+            is_same = pieces is None and compression == part.compression
+            if is_same and (self._kept is None or compression != "lossless"):
+                keys = ("min", "scale") if compression == "int8" else ()
+                entry = {"compression": compression, **{key: stored[key] for key in keys}}
+                if self._kept is None:
+                    self._copy(record, part.offset, part.nbytes)
+                else:
+                    self._copy_rows(record, matrix)
+                return entry | unknown
+            if pieces is None:
+                pieces = self._decode(matrix)
+        encoded = encode(
+            record,
+            pieces or (),
+            compression,
+            f"chunk {number}, column {target.name!r}",
+            allow_overflow=plan.allow_overflow,
+            held=self._held,
+        )
+        if encoded.rows != self._n:
+            n = plan.layout.n
+            raise ValueError(f"column {target.name!r} has fewer rows than the file, which has {n}")
+        return encoded.entry | unknown
+
+    def _copy_rows(self, record: Record, matrix: ChunkedMatrix) -> None:
+        for rows in self._blocks(matrix):
+            first, last = int(rows[0]), int(rows[-1])
+            values = matrix.stored_rows(self._number, first, last + 1)[rows - first]
+            record.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
     def _decode(self, matrix: ChunkedMatrix) -> Iterator[npt.NDArray[Any]]:
-        """Return the rows in blocks, as float32."""
-        at = self._first
+        """Return the rows that are kept in blocks, as float32."""
         for rows in self._blocks(matrix):
-            if self._plan.vectors is not None:
-                block = self._plan.vectors[at : at + len(rows)]
-            else:
-                block = matrix.take(rows + self._chunk.start)
-            at += len(rows)
-            yield block.astype(np.float32, copy=False)
+            yield matrix.take(rows + self._chunk.start).astype(np.float32, copy=False)
 
     def _blocks(self, matrix: Matrix) -> Iterator[npt.NDArray[np.int64]]:
         """Return the rows that are kept in blocks, counted from the first row of the chunk."""

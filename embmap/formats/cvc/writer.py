@@ -18,16 +18,29 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.formats.cvc.header import DIALECTS
-from embmap.formats.cvc.header_writer import add_to_header, align, write_with_header
+from embmap.formats.cvc.header_writer import add_to_header, check_metadata
 from embmap.formats.cvc.layout import COMPRESSIONS, DTYPES, Section
-from embmap.formats.cvc.payloads import Record, encode
-from embmap.io.atomic_write import replacing, spool_beside
+from embmap.formats.cvc.payloads import ChunkSpool, encode, spool_chunks
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks, count_rows, rechunk, split_blocks
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["COMPRESSIONS", "check_compression", "write", "write_columns"]
+__all__ = [
+    "COMPRESSIONS",
+    "NO_BLOCK",
+    "VECTORS",
+    "add_chunks",
+    "check_block",
+    "check_compression",
+    "check_compressions",
+    "column_blocks",
+    "describe",
+    "write",
+    "write_columns",
+]
 
+VECTORS = "vectors"  # the only column of versions 0.1 and 1.0
+NO_BLOCK = "a column must have at least one block, for its dtype and width"
 _WHAT = "writing rows"
 _UNEQUAL = "columns must have the same number of rows"
 
@@ -43,6 +56,7 @@ def write(
     layout: str = "0.1",
     sections: Iterable[Section | Mapping[str, Any]] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    chunk_metadata: Iterable[Mapping[str, Any]] | None = None,
     mmap_optimized: bool = False,
     allow_overflow: bool = False,
     progress: Progress | None = None,
@@ -66,6 +80,8 @@ def write(
         Ranges of rows: :class:`Section` or mappings with ``start``, ``stop`` and ``metadata``.
     metadata : mapping, optional
         Further keys of the header, with values that JSON can represent.
+    chunk_metadata : iterable of mapping, optional
+        The metadata of each chunk, with values that JSON can represent.
     mmap_optimized : bool
         Whether every chunk starts on a page of 4096 bytes; requires version 1.0.
     allow_overflow : bool
@@ -92,38 +108,27 @@ def write(
         )
     if mmap_optimized and layout != "1.0":
         raise ValueError(f"mmap_optimized requires the layout '1.0', not {layout!r}")
-    header: dict[str, Any] = {"num_vectors": 0, "dimension": 0}
-    default = compression if isinstance(compression, str) else "fp16"
-    header["compression"] = check_compression(default, layout)
-    if mmap_optimized:
-        header["mmap_optimized"] = True
-    with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
-        encode_held = partial(encode, allow_overflow=allow_overflow, held=held)
-        listed, n, total = [], 0, count_rows(vectors)
-        for number, pieces in enumerate(_chunks(vectors, chunk_rows)):
-            if not isinstance(compression, str):
-                chunk = np.concatenate(list(pieces))
-                pieces = split_blocks(chunk)
-                default = check_compression(compression(number, chunk), layout)
-            if mmap_optimized:
-                spool.seek(align(spool.tell()))
-            start = spool.tell()
-            record = Record(spool, layout)
-            encoded = encode_held(record, pieces, default, f"chunk {number}")
-            record.end()
-            header["dimension"] = encoded.columns
-            if encoded.rows:
-                if mmap_optimized:
-                    encoded.entry["file_offset"] = start  # the size of the header is added later
-                listed.append({"rows": encoded.rows, **encoded.entry})
-            n += encoded.rows
-            if progress is not None:
-                progress(_WHAT, n, total)
-        if not n:
-            spool.truncate(0)  # chunks without rows are not stored
-        header |= {"num_vectors": n, "chunks": listed}
+    default = check_compression(compression if isinstance(compression, str) else "fp16", layout)
+    with spool_chunks(path, layout, aligned=mmap_optimized) as chunks:
+        described = add_chunks(
+            chunks,
+            {VECTORS: map(check_block, split_blocks(vectors))},
+            lambda _, block: {"dimension": block.shape[1], "compression": default},
+            choose=None if isinstance(compression, str) else compression,
+            chunk_rows=chunk_rows,
+            chunk_metadata=chunk_metadata,
+            allow_overflow=allow_overflow,
+            progress=progress,
+            total=count_rows(vectors),
+        )
+        header = {"num_vectors": chunks.n, "dimension": 0, "compression": default}
+        if described:
+            header["dimension"] = described[0]["dimension"]
+        if mmap_optimized:
+            header["mmap_optimized"] = True
+        header["chunks"] = chunks.entries
         add_to_header(header, sections, metadata)
-        write_with_header(out, spool, header, layout)
+        chunks.finish(header)
     return Path(os.fsdecode(path))
 
 
@@ -135,6 +140,7 @@ def write_columns(
     chunk_rows: int = 100_000,
     sections: Iterable[Section | Mapping[str, Any]] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    chunk_metadata: Iterable[Mapping[str, Any]] | None = None,
     allow_overflow: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -156,6 +162,8 @@ def write_columns(
         Ranges of rows: :class:`Section` or mappings with ``start``, ``stop`` and ``metadata``.
     metadata : mapping, optional
         Further keys of the header, with values that JSON can represent.
+    chunk_metadata : iterable of mapping, optional
+        The metadata of each chunk, with values that JSON can represent.
     allow_overflow : bool
         Whether fp16 stores numbers beyond 65504 as infinities; otherwise they raise ValueError.
     progress : callable, optional
@@ -176,66 +184,98 @@ def write_columns(
     """
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError("columns must be a mapping with at least one column")
-    if not isinstance(compression, str | Mapping):
-        raise ValueError("compression must be a name, or a mapping from columns to names")
-    for name in columns if isinstance(compression, str) else {**columns, **compression}:
-        if not isinstance(name, str):
-            raise ValueError(f"the name of a column must be str, not {name!r}")
-        if name not in columns:
-            raise ValueError(f"compression names {name!r}, which is not a column")
-    lengths = {count_rows(values) for values in columns.values()}
-    n = 0
-    described: list[dict[str, Any]] = []
-    with replacing(path) as out, spool_beside(path) as spool, spool_beside(path) as held:
-        encode_held = partial(encode, allow_overflow=allow_overflow, held=held)
-        listed = []
-        for chunk in _column_chunks(columns, chunk_rows):
-            record = Record(spool, "2.0")
-            entries: dict[str, Any] = {}
-            rows = set()
-            first = not described
-            for number, (name, pieces) in enumerate(chunk.items()):
-                if first:
-                    piece = next(pieces)
-                    pieces = chain((piece,), pieces)
-                    described.append(_described(name, piece, compression))
-                start = record.nbytes
-                chosen = described[number]["compression"]
-                encoded = encode_held(record, pieces, chosen, f"column {name!r}")
-                rows.add(encoded.rows)
-                entries[name] = {**encoded.entry, "offset": start, "size": record.nbytes - start}
-            record.end()
-            if len(rows) > 1:
-                raise ValueError(_UNEQUAL)
-            (n_more,) = rows
-            if n_more:
-                listed.append({"rows": n_more, "columns": entries})
-            n += n_more
-            if progress is not None:
-                progress(_WHAT, n, max(lengths))
-        if not n:
-            spool.truncate(0)  # chunks without rows are not stored
+    check_compressions(compression, columns)
+    with spool_chunks(path, "2.0") as chunks:
+        described = add_chunks(
+            chunks,
+            {name: column_blocks(name, values) for name, values in columns.items()},
+            partial(describe, compression=compression),
+            chunk_rows=chunk_rows,
+            chunk_metadata=chunk_metadata,
+            allow_overflow=allow_overflow,
+            progress=progress,
+            total=max(map(count_rows, columns.values())),
+        )
         if not described:
-            raise ValueError("a column must have at least one block, for its dtype and width")
+            raise ValueError(NO_BLOCK)
         header = {
             "format_type": "columnar",
-            "num_vectors": n,
+            "num_vectors": chunks.n,
             "columns": described,
-            "chunks": listed,
+            "chunks": chunks.entries,
         }
         add_to_header(header, sections, metadata)
-        write_with_header(out, spool, header, "2.0")
+        chunks.finish(header)
     return Path(os.fsdecode(path))
 
 
-def _column_chunks(
-    columns: Mapping[str, Blocks], chunk_rows: int
+def add_chunks(
+    chunks: ChunkSpool,
+    columns: Mapping[str, Iterator[npt.NDArray[Any]]],
+    describe: Callable[[str, npt.NDArray[Any]], dict[str, Any]],
+    *,
+    choose: Callable[[int, npt.NDArray[Any]], str] | None = None,
+    chunk_rows: int,
+    chunk_metadata: Iterable[Mapping[str, Any]] | None,
+    allow_overflow: bool,
+    progress: Progress | None,
+    total: int,
+) -> list[dict[str, Any]]:
+    """Add chunks of `chunk_rows` rows and return what `describe` returns for each column.
+
+    `describe` is called with the name of a column and its first block.
+    """
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
+    is_columnar = chunks.dialect == "2.0"
+    described: dict[str, dict[str, Any]] = {}
+    n_before = chunks.n
+    about = None if chunk_metadata is None else iter(chunk_metadata)
+    for number, chunk in enumerate(_align_chunks(columns, chunk_rows)):
+        with chunks.add() as (record, entry):
+            parts: dict[str, Any] = {}
+            rows = set()
+            for name, pieces in chunk.items():
+                if not number:
+                    piece = next(pieces)
+                    pieces = chain((piece,), pieces)
+                    described[name] = describe(name, piece)
+                compression = described[name]["compression"]
+                if choose is not None:
+                    whole = np.concatenate(list(pieces))
+                    pieces = split_blocks(whole)
+                    compression = check_compression(choose(number, whole), chunks.dialect)
+                start = record.nbytes
+                encoded = encode(
+                    record,
+                    pieces,
+                    compression,
+                    f"column {name!r}" if is_columnar else f"chunk {len(chunks.entries)}",
+                    allow_overflow=allow_overflow,
+                    held=chunks.held,
+                )
+                rows.add(encoded.rows)
+                parts[name] = encoded.entry
+                if is_columnar:
+                    parts[name] |= {"offset": start, "size": record.nbytes - start}
+            if len(rows) > 1:
+                raise ValueError(_UNEQUAL)
+            (entry["rows"],) = rows
+            entry |= {"columns": parts} if is_columnar else parts[VECTORS]
+            if about is not None and entry["rows"]:
+                entry["metadata"] = check_metadata(next(about, None), f"chunk_metadata[{number}]")
+        if progress is not None:
+            progress(_WHAT, chunks.n - n_before, total)
+    if about is not None and next(about, about) is not about:
+        raise ValueError("chunk_metadata has more items than there are chunks")
+    return list(described.values())
+
+
+def _align_chunks(
+    columns: Mapping[str, Iterator[npt.NDArray[Any]]], chunk_rows: int
 ) -> Iterator[dict[str, Iterator[npt.NDArray[Any]]]]:
     """Return the columns of each chunk as blocks of rows."""
-    _check_chunk_rows(chunk_rows)
-    chunks = {
-        name: rechunk(_column_blocks(name, values), chunk_rows) for name, values in columns.items()
-    }
+    chunks = {name: rechunk(blocks, chunk_rows) for name, blocks in columns.items()}
     while True:
         taken = {name: next(blocks, None) for name, blocks in chunks.items()}
         chunk = {name: pieces for name, pieces in taken.items() if pieces is not None}
@@ -246,7 +286,7 @@ def _column_chunks(
         yield chunk
 
 
-def _column_blocks(name: str, values: Blocks) -> Iterator[npt.NDArray[Any]]:
+def column_blocks(name: str, values: Blocks) -> Iterator[npt.NDArray[Any]]:
     """Return two-dimensional blocks; one-dimensional blocks get a width of 1."""
     if isinstance(values, list | tuple) and np.ndim(values[0] if values else 0) == 0:
         values = np.asarray(values)
@@ -262,7 +302,7 @@ def _column_blocks(name: str, values: Blocks) -> Iterator[npt.NDArray[Any]]:
             yield block[:, np.newaxis] if block.ndim == 1 else block
 
 
-def _described(
+def describe(
     name: str, block: npt.NDArray[Any], compression: str | Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the entry of a column in the header."""
@@ -282,6 +322,18 @@ def _described(
     }
 
 
+def check_compressions(compression: str | Mapping[str, str], columns: Iterable[str]) -> None:
+    """Raise ValueError if compressions, or names of columns, are not what they must be."""
+    if not isinstance(compression, str | Mapping):
+        raise ValueError("compression must be a name, or a mapping from columns to names")
+    for name in compression if isinstance(compression, Mapping) else ():
+        if name not in columns:
+            raise ValueError(f"compression names {name!r}, which is not a column")
+    for name in columns:
+        if not isinstance(name, str):
+            raise ValueError(f"the name of a column must be str, not {name!r}")
+
+
 def check_compression(compression: str, dialect: str) -> str:
     """Return a compression if a version has it."""
     if compression not in COMPRESSIONS[dialect]:
@@ -291,17 +343,8 @@ def check_compression(compression: str, dialect: str) -> str:
     return compression
 
 
-def _chunks(vectors: Blocks, chunk_rows: int) -> Iterator[Iterator[npt.NDArray[Any]]]:
-    _check_chunk_rows(chunk_rows)
-    return rechunk(map(_check_block, split_blocks(vectors)), chunk_rows)
-
-
-def _check_chunk_rows(chunk_rows: int) -> None:
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
-
-
-def _check_block(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def check_block(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a block of vectors if a file of one matrix can hold it."""
     if block.dtype.kind != "f":
         raise ValueError(f"vectors must be floating point, not {block.dtype}")
     if block.ndim == 2 and len(block) and not block.shape[1]:

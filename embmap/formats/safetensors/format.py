@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +14,11 @@ from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
 from embmap.io.safetensors import describe_tensors, read_data
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
+from embmap.words.beside import find_words
 from embmap.words.beside_writer import with_words_beside
+from embmap.words.given import Words, read_words
 
 __all__ = ["SafetensorsFormat"]
 
@@ -35,6 +41,12 @@ class SafetensorsWriter(Writer):
 
     def write(self, output: Output) -> None:
         data = _find_whole(output)
+        source = None if output.original is None else output.original.source
+        if data is None and isinstance(source, SafetensorsInput) and source.choices:
+            names = ", ".join(source.choices)
+            raise ValueError(
+                f"rows can be chosen, scaled or cast in one tensor; choose it with tensor: {names}"
+            )
         if data is not None:
             entries = describe_tensors(data)
         else:
@@ -64,6 +76,13 @@ def _find_whole(output: Output) -> ByteSource | None:
     return None if original.changed or original.rows is not None else original.source.data
 
 
+@dataclass(frozen=True, kw_only=True)
+class SafetensorsInput(Input):
+    """An input, and its matrices if `vectors` only has the shape of one of them."""
+
+    choices: tuple[str, ...] = ()
+
+
 class SafetensorsFormat(Format):
     """A header in JSON, and tensors."""
 
@@ -83,12 +102,37 @@ class SafetensorsFormat(Format):
         is_whole = request.keeps_whole(self.name) and request.limit is None
         vectors, header = read_safetensors(data, request.tensor, optional=is_whole)
         n_others = len(header.tensors) - (vectors is not None)
-        return Input(
+        choices: tuple[str, ...] = ()
+        if vectors is None:
+            shapes = {name: each.shape for name, each in header.tensors.items()}
+            shapes = {name: shape for name, shape in shapes.items() if len(shape) == 2}
+            choices = tuple(shapes)
+            vectors = _stand_in(list(shapes.values()), _count_words(data, request.vocab))
+        return SafetensorsInput(
             format=self.name,
             words=None,
-            vectors=ArrayMatrix(np.empty((0, 0), np.float32)) if vectors is None else vectors,
+            vectors=vectors,
             metadata=header.metadata,
             data=data,
             parts=(_OTHER_TENSORS,) if n_others else (),
             is_whole=is_whole,
+            choices=choices,
         )
+
+
+def _stand_in(shapes: Sequence[Sequence[int]], n_words: int | None) -> Matrix:
+    """Return a matrix of zeros in the first of some shapes, if possible with a row for each word.
+
+    A file that is copied as a whole needs only the shape. Zeros take no memory.
+    """
+    fitting = [shape for shape in shapes if shape[0] == n_words]
+    shape = next(iter((*fitting, *shapes)), (0, 0))
+    return ArrayMatrix(np.broadcast_to(np.zeros((), np.float32), tuple(shape)))
+
+
+def _count_words(data: ByteSource, vocab: Words | None) -> int | None:
+    """Return the number of words given for a file or beside it; None without words."""
+    words = find_words(data) if vocab is None else vocab
+    if words is None:
+        return None
+    return len(read_words(words) if isinstance(words, str | os.PathLike) else words)

@@ -83,6 +83,22 @@ def test_they_select_the_sections_that_we_write(tmp_path):
         assert np.array_equal(found, whole[start:stop])
 
 
+def test_chunk_metadata_select_the_same_rows_in_both(tmp_path):
+    about = [{"source": "wiki", "n": 1}, {"source": "arxiv"}, {"source": "wiki", "n": 2}]
+    theirs = tmp_path / "theirs.cvc"
+    decompressed.pack_cvc(VECTORS, str(theirs), chunk_size=100, chunk_metadata=about)
+    ours = embmap.cvc.write(
+        tmp_path / "ours.cvc", VECTORS, chunk_rows=100, layout="1.0", chunk_metadata=about
+    )
+    for path in (ours, theirs):
+        with embmap.open(path) as file:
+            for key, value in (("source", "wiki"), ("source", "arxiv"), ("n", 2)):
+                found = decompressed.load_cvc_range(
+                    str(path), device="cpu", metadata_key=key, metadata_value=value
+                )
+                assert np.array_equal(file[file.section(**{key: value})], found)
+
+
 def test_they_select_the_sections_of_columns_that_we_write(tmp_path):
     path = embmap.cvc.write_columns(
         tmp_path / "ours.cvc",
@@ -137,3 +153,76 @@ def test_their_mapping_loader_reads_our_files_optimized_for_it(tmp_path, compres
     with MMapCVCLoader(str(path)) as theirs, embmap.open(path) as file:
         assert theirs.is_mmap_optimized
         assert np.array_equal(theirs.load(framework="numpy"), np.asarray(file.vectors))
+
+
+@pytest.mark.parametrize("compression", ["fp16", "int8", "lossless"])
+def test_they_read_the_rows_that_we_append_and_select_them(tmp_path, compression):
+    path = tmp_path / "a.cvc"
+    theirs = [(VECTORS[each["start"] : each["stop"]], each["metadata"]) for each in sections()]
+    decompressed.pack_cvc_sections(theirs, str(path), compression=compression, chunk_size=100)
+    old = loaded(path)
+    embmap.cvc.append(path, VECTORS[:70], section={"source": "more"}, chunk_rows=30)
+    whole = loaded(path)
+    assert np.array_equal(whole[:250], old)
+    with embmap.open(path) as file:
+        assert np.array_equal(np.asarray(file.vectors), whole)
+    for start, stop, source in (*SECTIONS, (250, 320, "more")):
+        found = decompressed.load_cvc_range(
+            str(path), device="cpu", section_key="source", section_value=source
+        )
+        assert np.array_equal(found, whole[start:stop])
+    assert decompressed.validate_cvc_integrity(str(path))["valid"]
+
+
+def test_they_select_appended_chunks_by_their_metadata(tmp_path):
+    path = tmp_path / "a.cvc"
+    about = [{"n": i} for i in range(3)]
+    decompressed.pack_cvc(VECTORS, str(path), chunk_size=100, chunk_metadata=about)
+    embmap.cvc.append(path, VECTORS[:50], chunk_metadata=[{"n": 9}])
+    for n, rows in ((0, slice(100)), (2, slice(200, 250)), (9, slice(250, 300))):
+        found = decompressed.load_cvc_range(
+            str(path), device="cpu", metadata_key="n", metadata_value=n
+        )
+        assert np.array_equal(found, loaded(path)[rows])
+
+
+def test_they_read_the_columns_that_we_change_as_those_that_they_change(tmp_path):
+    ours, theirs = tmp_path / "ours.cvc", tmp_path / "theirs.cvc"
+    columns = {"text": VECTORS, "image": VECTORS[:, :4], "id": np.arange(250, dtype=np.int32)}
+    kinds = {"text": "fp16", "image": "int8", "id": "none", "new": "int8"}
+    for path in (ours, theirs):
+        decompressed.pack_cvc_sections_columnar(
+            [
+                ({name: rows[part] for name, rows in columns.items()}, {"s": i})
+                for i, part in enumerate((slice(90), slice(90, None)))
+            ],
+            str(path),
+            {name: kinds[name] for name in columns},
+            chunk_size=60,
+        )
+    new = VECTORS[:, 3:9].copy()
+    decompressed.add_column(str(theirs), "new", new, "int8")
+    decompressed.update_column(str(theirs), "text", new)
+    decompressed.delete_column(str(theirs), "image")
+    decompressed.rename_column(str(theirs), "id", "number")
+    embmap.cvc.edit_columns(
+        ours,
+        add={"new": new},
+        replace={"text": new},
+        drop=["image"],
+        rename={"id": "number"},
+        compression={"new": "int8"},
+    )
+    found, expected = map(decompressed.load_cvc_columns, (str(ours), str(theirs)))
+    assert found.keys() == expected.keys() == {"text", "number", "new"}
+    assert np.array_equal(found["text"], expected["text"])
+    # Each of their changes stores integers as floats, which they then read as integers.
+    assert found["number"].tolist() == list(range(250))
+    assert np.allclose(found["new"], expected["new"], atol=0.05)  # they make one chunk of all
+    with embmap.open(ours) as file:
+        for name, values in found.items():
+            assert np.array_equal(np.asarray(file.columns[name]).reshape(values.shape), values)
+    part = decompressed.load_cvc_columns(str(ours), section_key="s", section_value=1)
+    assert np.array_equal(part["text"], found["text"][90:])
+    embmap.cvc.append(ours, {"text": new[:5], "number": np.arange(5, dtype="i4"), "new": new[:5]})
+    assert decompressed.load_cvc_columns(str(ours))["number"][-5:].tolist() == list(range(5))

@@ -257,3 +257,15 @@ def test_memory_does_not_grow_with_the_chunks(tmp_path, options):
         assert tracemalloc.get_traced_memory()[1] < rows.nbytes / 2
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["id", "half", "text", "image"])
+def test_scaled_rows_of_any_column_are_float32(tmp_path, name):
+    path = read(tmp_path / "in.cvc", columnar())
+    with embmap.open(path) as old:
+        rows = np.asarray(old.columns[name], np.float32)
+    out, _ = convert(path, tensor=name, normalize=True)
+    with embmap.open(out) as new:
+        lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+        assert new.columns[name].dtype == np.float32
+        assert np.allclose(new.columns[name], rows / lengths, atol=0.01)

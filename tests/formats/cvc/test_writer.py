@@ -45,6 +45,46 @@ def test_what_is_written_comes_back(tmp_path, version, compression):
         assert np.allclose(np.asarray(file.vectors), found, atol=1e-6)
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_chunks_get_the_metadata_given_for_them(tmp_path, blocks):
+    rows = RNG.standard_normal((25, 6)).astype(np.float32)
+    about = [{"source": "a"}, {"source": "b", "n": [1, None]}, {}]
+    sections = [{"start": 8, "stop": 12, "metadata": {"source": "b"}}]
+    options = {"chunk_rows": 10, "chunk_metadata": iter(about), "sections": sections}
+    split = np.array_split(rows, blocks)
+    for path in (
+        write(tmp_path / "a", split, layout="1.0", mmap_optimized=True, **options),
+        write_columns(tmp_path / "b", {"x": split}, **options | {"chunk_metadata": about}),
+    ):
+        with embmap.open(path) as file:
+            assert [chunk.metadata for chunk in file.chunks] == about
+            assert file.section(source="a").tolist() == list(range(10))
+            assert file.section(source="b").tolist() == [*range(8, 12), *range(12, 20)]
+            assert file.section(n=[1, None]).tolist() == list(range(10, 20))
+            assert file.section(source="b", n=2).size == 0
+            assert [each["metadata"] for each in file.info()["chunks"]] == about
+            assert file.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ([{}], r"chunk_metadata\[1\] must be a mapping, not NoneType"),
+        ([{}] * 4, "chunk_metadata has more items than there are chunks"),
+        ([{}, "a", {}], r"chunk_metadata\[1\] must be a mapping, not str"),
+        ([{}, {1: 2}, {}], "keys must be str"),
+        ([{"x": float("nan")}] * 3, "cannot be written as JSON"),
+    ],
+)
+def test_chunk_metadata_must_fit(tmp_path, about, message):
+    rows = np.zeros((25, 2), np.float32)
+    with pytest.raises(ValueError, match=message):
+        write(tmp_path / "a", rows, chunk_rows=10, chunk_metadata=about)
+    with pytest.raises(ValueError, match=message):
+        write_columns(tmp_path / "a", {"x": rows}, chunk_rows=10, chunk_metadata=about)
+    assert not list(tmp_path.iterdir())
+
+
 def test_any_blocks_make_the_same_chunks(tmp_path):
     vectors = RNG.standard_normal((23, 4)).astype(np.float32)
     whole = write(tmp_path / "a", vectors, chunk_rows=7).read_bytes()
