@@ -38,6 +38,9 @@ def use(f: embmap.Embeddings, rows: npt.NDArray[np.int64], vector: npt.NDArray[n
     assert_type(f.most_similar(several), list[Ranking])
     for neighbor in f.most_similar(vector):  # the type does not show whether it is one or several
         print(neighbor.word)
+    assert_type(f.most_similar(positive=["a", ("b", 0.5), vector], negative="c"), Ranking)
+    assert_type(f.most_similar("a", among=rows, dim=3), Ranking)
+    assert_type(f.most_similar(["a", "b"], among={"source": "wiki"}), list[Ranking])
     assert_type(f.analogy("a", "b", "c"), Ranking)
     assert_type(f.analogy(["a"], ["b"], ["c"]), list[Ranking])
     assert_type(f.similarity("a", "b"), float)

@@ -144,6 +144,9 @@ class CvcFile(EmbeddingFile):
         ]
         return np.concatenate(rows)
 
+    def _find_sections(self, match: dict[str, Any]) -> npt.NDArray[np.int64]:
+        return self.section(**match)
+
     def __len__(self) -> int:
         """Return the number of rows."""
         self._check_open()
