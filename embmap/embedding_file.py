@@ -215,6 +215,9 @@ class EmbeddingFile(Embeddings):
             options = replace(options, among=rows)
         return self._searched().nearest(self, queries, options)
 
+    def _rank(self, word: str, other: str) -> int:
+        return self._searched().rank(self, word, other)
+
     def _find_sections(self, match: dict[str, Any]) -> npt.NDArray[np.int64]:
         """Return the rows of the sections whose metadata match; only CVC files have sections."""
         raise UnknownSectionError(

@@ -168,6 +168,15 @@ def test_searches_mean_the_same_everywhere(file):
     assert [n.row for n in asked] == [
         row for row in np.argsort(-(units @ mean)).tolist() if row not in (1, 2, 3)
     ]
+    assert file.rank("w4", found[3].word) == 4
+    odd = ["w1", "w2", "w3", "w5"]
+    mean = units[[1, 2, 3, 5]].mean(axis=0)
+    assert file.doesnt_match(odd) == odd[np.argmin(units[[1, 2, 3, 5]] @ mean)]
+    pairs = [("w1", "w2", 1), ("w4", "w9", 2), ("w3", "none", 3), ("w3", "w8", 4)]
+    expected = np.corrcoef([1, 2, 4], [units[i] @ units[j] for i, j in ((1, 2), (4, 9), (3, 8))])
+    evaluated = file.evaluate_word_pairs(pairs)
+    assert evaluated.pearson == pytest.approx(expected[0, 1])
+    assert (evaluated.n_pairs, evaluated.oov_ratio) == (3, 0.25)
     assert type(file.analogy("w1", "w2", "w3", 4)[0]) is embmap.Neighbor
     assert file.analogy("w1", "w2", "w3", 4) == step.analogy("w1", "w2", "w3", 4)
 
@@ -247,6 +256,10 @@ def test_a_served_file_is_the_local_one(server, paths, kind):
             ):
                 found = there.most_similar("w4", 5, **options)
                 assert found == here.most_similar("w4", 5, **options)
+            assert there.rank("w4", "w9") == here.rank("w4", "w9")
+            assert there.doesnt_match(["w1", "w2", "w3"]) == here.doesnt_match(["w1", "w2", "w3"])
+            pairs = [("w1", "w2", 1), ("w4", "w9", 2), ("w3", "none", 3)]
+            assert there.evaluate_word_pairs(pairs) == here.evaluate_word_pairs(pairs)
             terms = ["w1", ("w2", 0.5), (here["w5"], -0.25)]
             found = there.most_similar(positive=terms, negative=["w3"], n=3, dim=4)
             assert found == here.most_similar(positive=terms, negative=["w3"], n=3, dim=4)

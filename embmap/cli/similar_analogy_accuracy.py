@@ -25,7 +25,7 @@ from embmap.cli.printing import complain, print_json, print_neighbors, print_row
 from embmap.search.queries import Metric
 from embmap.words.given import read_words
 
-__all__ = ["accuracy", "analogy", "similar"]
+__all__ = ["accuracy", "analogy", "check_words", "similar"]
 
 _AT_ONCE = 4096  # questions answered together
 _COUNTS = ("questions", "skipped", "correct")
@@ -89,11 +89,11 @@ def similar(
         added = [each for each in (word, *(positive or ())) if each is not None]
         summed = {"positive": added, "negative": negative}
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        _check_words(opened, words)
+        check_words(opened, words)
         chosen: Any = None
         if among is not None:
             chosen = [each for each in read_words(among) if each]
-            _check_words(opened, chosen, composed=False)
+            check_words(opened, chosen, composed=False)
         elif rows is not None:
             chosen = np.arange(len(opened))[_parse_range(rows)]
         elif section is not None:
@@ -126,7 +126,7 @@ def analogy(
 ) -> None:
     """List the words that are to C as B is to A."""
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        _check_words(opened, [a, b, c])
+        check_words(opened, [a, b, c])
         found = opened.analogy(a, b, c, n)
     print_neighbors(found, as_json, "cosine")
 
@@ -237,7 +237,7 @@ def _parse_range(text: str) -> slice:
     raise ValueError(f"--rows must be START:STOP, not {text!r}")
 
 
-def _check_words(opened: embmap.EmbeddingFile, words: list[str], *, composed: bool = True) -> None:
+def check_words(opened: embmap.EmbeddingFile, words: list[str], *, composed: bool = True) -> None:
     """Exit with status 1 and a message if some words have no vector, or no row of their own."""
     if opened.vocab is None and opened.vectors is not None:
         raise ValueError(f"{opened.format} files contain no words; give --vocab")

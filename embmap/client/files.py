@@ -16,6 +16,7 @@ from embmap.client.answers import (
     checked_facts,
     most_nbytes,
     neighbors_of,
+    rank_of,
     rows_of,
     vectors_of,
 )
@@ -196,6 +197,11 @@ class RemoteFile(Embeddings):
         if options.dim is not None:
             body["dim"] = options.dim
         return [self._ranking({**each, **body}, options.n) for each in _asked(queries)]
+
+    def _rank(self, word: str, other: str) -> int:
+        _check_encodable([word, other])
+        body = {"word": word, "other": other, **self._t}
+        return rank_of(self._connections.json(self._base + "rank", body))
 
     def _ranking(self, body: dict[str, Any], n: int) -> list[Neighbor]:
         """Return the neighbors that one request asks for; the server refuses to send none."""

@@ -93,6 +93,14 @@ class ExactSearch:
         ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
         return ranking.settled()
 
+    def count_nearer(
+        self, query: npt.NDArray[Any], other: npt.NDArray[Any], excluded: npt.NDArray[np.int64]
+    ) -> int:
+        """Return how many rows have a greater cosine with a query (dim,) than a vector has."""
+        count = _Count(self._matrix, query, other)
+        self._answer(count, _LeftOut([excluded], None))
+        return count.n_nearer
+
     def _among(self, rows: npt.NDArray[np.int64]) -> ExactSearch:
         """Return the search of some rows, which it numbers from 0."""
         matrix = self._matrix
@@ -282,10 +290,7 @@ class _Ranking:
         scores: npt.NDArray[np.float64]
         with np.errstate(all="ignore"):
             if self._metric == "cosine":
-                vectors, lengths = _shortened(vectors)
-                cosines = vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
-                scores = np.clip(cosines, -1, 1)
-                return scores
+                return _cosines(vectors, self.units[which])
             queries = self._queries[which] * factor
             finite = np.isfinite(vectors).all(axis=1)
             scores = self._score(vectors, queries)
@@ -326,6 +331,28 @@ class _Ranking:
         which, rows, scores, _ = self._best()
         bounds = np.searchsorted(which, np.arange(1, len(self.units)))
         return list(zip(np.split(rows, bounds), np.split(scores, bounds), strict=True))
+
+
+class _Count(_Ranking):
+    """The number of rows that have a greater cosine with the only query than a vector has."""
+
+    def __init__(self, matrix: Matrix, query: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+        super().__init__(matrix, query[np.newaxis], 1, "cosine")
+        self._bound = _cosines(other[np.newaxis].astype(np.float64), self.units)[0]
+        self.n_nearer = 0
+
+    def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
+        """Count the rows of a block that are nearer."""
+        upper = scores[0].astype(np.float64)
+        sure = upper - 2 * np.broadcast_to(slack, scores.shape)[0] > self._bound
+        n_nearer = int(np.count_nonzero(sure))
+        rows = np.flatnonzero((upper > self._bound) & ~sure)
+        for first in range(0, rows.size, _PAIRS):
+            part = rows[first : first + _PAIRS] + start
+            exact = self._exact(np.zeros(part.size, np.int64), part)
+            n_nearer += int(np.count_nonzero(exact > self._bound))
+        with self._lock:
+            self.n_nearer += n_nearer
 
 
 class _Scan(Protocol):
@@ -410,6 +437,15 @@ def scale_to_units(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     vectors, lengths = _shortened(vectors)
     units: npt.NDArray[np.float64] = vectors / np.where(lengths == 0, 1, lengths)[:, np.newaxis]
     return units
+
+
+def _cosines(
+    vectors: npt.NDArray[np.float64], units: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the cosines of vectors with unit vectors: 0 for vectors of length 0."""
+    vectors, lengths = _shortened(vectors)
+    cosines = vecdot(vectors, units) / np.where(lengths == 0, 1, lengths)
+    return cast("npt.NDArray[np.float64]", np.clip(cosines, -1, 1))
 
 
 def _shortened(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, overload
@@ -12,6 +13,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.products import vecdot
+from embmap.search.exact import scale_to_units
 from embmap.search.queries import (
     Among,
     Metric,
@@ -23,6 +26,7 @@ from embmap.search.queries import (
     SeveralQueries,
     Terms,
     Words,
+    check_finite,
     check_metric,
     check_n,
     parse_among,
@@ -33,9 +37,12 @@ from embmap.search.queries import (
     parse_sum,
 )
 from embmap.search.similarity import measure_cosine
+from embmap.search.word_pairs import Correlation, correlate, read_word_pairs
 from embmap.vectors.matrix import Matrix
 
 __all__ = ["Searchable"]
+
+_PAIRS = 512  # word pairs compared at a time
 
 
 class Searchable(ABC):
@@ -61,6 +68,10 @@ class Searchable(ABC):
     @abstractmethod
     def _nearest(self, queries: Queries, options: Options) -> list[list[Neighbor]]:
         """Return the neighbors of each query, in a file without time steps."""
+
+    @abstractmethod
+    def _rank(self, word: str, other: str) -> int:
+        """Return the rank of a word among the neighbors of another, in such a file."""
 
     @overload
     def most_similar(
@@ -244,3 +255,117 @@ class Searchable(ABC):
         """
         pair = self.at().batch([word1, word2])
         return measure_cosine(pair[:, : parse_dim(dim, pair.shape[1])])
+
+    def doesnt_match(self, words: Iterable[str]) -> str:
+        """Return the word that goes least with the others.
+
+        Parameters
+        ----------
+        words : iterable of str
+            The words, which may be composed from subwords.
+
+        Returns
+        -------
+        str
+            The word whose vector has the smallest cosine with the mean of all of them, scaled to
+            unit length; of a DWE file, at the last time step. Of equal cosines, the word that comes
+            first in the alphabet.
+
+        Raises
+        ------
+        UnknownWordError
+            If a word has no vector.
+        ValueError
+            If there are no words, or if a vector is not finite.
+        """
+        if isinstance(words, str):
+            raise TypeError("doesnt_match takes a list of words")
+        asked = list(words)
+        if not asked:
+            raise QueryError("words must not be empty")
+        units = scale_to_units(check_finite(self.at().batch(asked)))
+        mean = scale_to_units(units.mean(axis=0)[np.newaxis])
+        return min(zip(vecdot(units, mean).tolist(), asked, strict=True))[1]
+
+    def rank(self, word: str, other: str) -> int:
+        """Return the rank of a word among the neighbors of another.
+
+        Parameters
+        ----------
+        word : str
+            The word that all words are compared with.
+        other : str
+            The word to rank. Both may be composed from subwords.
+
+        Returns
+        -------
+        int
+            1 plus the number of other words that have a greater cosine with `word` than `other`
+            has; of a DWE file, at the last time step.
+
+        Raises
+        ------
+        UnknownWordError
+            If a word has no vector.
+        FormatError
+            If a row cannot be decoded.
+        ValueError
+            If a vector is not finite.
+        """
+        return self.at()._rank(word, other)
+
+    def evaluate_word_pairs(
+        self,
+        pairs: str | os.PathLike[str] | Iterable[tuple[str, str, float]],
+        *,
+        dim: int | None = None,
+        lowercase: bool = False,
+    ) -> Correlation:
+        """Return how the cosines of word pairs agree with given similarities.
+
+        Parameters
+        ----------
+        pairs : path-like, or iterable of (str, str, float)
+            Two words and their similarity, each; or a UTF-8 text file with these on each line,
+            separated by tabs or commas, like wordsim353. Its first line may be a heading, and lines
+            that begin with "#" are skipped.
+        dim : int, optional
+            Compare only the first `dim` numbers of the vectors; all by default.
+        lowercase : bool
+            Convert the words to lower case first.
+
+        Returns
+        -------
+        Correlation
+            Pearson's and Spearman's coefficients and the share of pairs that were skipped because a
+            word is not in the vocabulary; of a DWE file, at the last time step.
+
+        Raises
+        ------
+        FormatError
+            If a row cannot be decoded.
+        ValueError
+            If a line is not two words and a number, if no pair is in the vocabulary, or if a vector
+            is not finite.
+        OSError
+            If the file of pairs cannot be read.
+        """
+        file = self.at()
+        width = parse_dim(dim, file._stored_vectors().shape[-1])
+        listed = read_word_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
+        words: list[str] = []
+        expected: list[float] = []
+        for first, second, score in listed:
+            words += [each.lower() if lowercase else each for each in (first, second)]
+            expected.append(float(score))
+        rows = file.find(words).reshape(-1, 2)
+        known = (rows >= 0).all(axis=1)
+        if not known.any():
+            raise QueryError(f"none of the {len(rows)} pairs has both words in the vocabulary")
+        vectors, cosines = file._stored_vectors(), []
+        for pair in np.split(rows[known], range(_PAIRS, int(known.sum()), _PAIRS)):
+            taken = check_finite(vectors.take(pair.reshape(-1))[:, :width])
+            units = scale_to_units(taken).reshape(-1, 2, taken.shape[1])
+            cosines.append(vecdot(units[:, 0], units[:, 1]))
+        coefficients = correlate(np.array(expected)[known], np.concatenate(cosines))
+        return Correlation(*coefficients, float(1 - known.mean()), int(known.sum()))

@@ -72,6 +72,11 @@ class Similarity:
         search = self._search_of(options.dim)
         return self._ranked(search.nearest(vectors, n, options.metric, excluded, among=among))
 
+    def rank(self, file: Searched, word: str, other: str) -> int:
+        """Return the rank of a word among the neighbors of another."""
+        pair, rows = check_finite(file.batch([word, other])), file.find([word, other])
+        return 1 + self._search.count_nearer(pair[0], pair[1], rows[rows >= 0])
+
     def _search_of(self, dim: int | None) -> ExactSearch:
         """Return the search of the first `dim` columns; the last one is kept, with its lengths."""
         if dim is None:

@@ -83,6 +83,11 @@ def _options(limits: Limits) -> dict[str, dict[str, Any]]:
             "answer": neighbors,
             "body": _closed({**words, "n": n, "t": _INTEGER}, list(words)),
         },
+        "rank": {
+            "summary": "The rank of a word among the neighbors of another, from 1",
+            "answer": _object({"rank": _INTEGER}),
+            "body": _closed({"word": _STRING, "other": _STRING, "t": _INTEGER}, ["word", "other"]),
+        },
         "complete": {
             "summary": "Words that begin with a prefix",
             "answer": _object({"words": _list(_STRING), "whole": _BOOLEAN}),

@@ -16,7 +16,7 @@ from embmap.serve.representations import Answer, json_answer
 from embmap.serve.request import Call, at_asked_step, check_vectors, check_words
 from embmap.serve.request_fields import refuse
 
-__all__ = ["analogy", "answer_neighbors", "complete", "similar"]
+__all__ = ["analogy", "answer_neighbors", "complete", "rank", "similar"]
 
 
 def similar(call: Call) -> Answer:
@@ -84,6 +84,18 @@ def analogy(call: Call) -> Answer:
     check_words(file)
     check_vectors(file)
     return answer_neighbors(file.analogy(a, b, c, n))
+
+
+def rank(call: Call) -> Answer:
+    """Answer ``POST /v1/{name}/rank``."""
+    fields = call.fields
+    call.choose_media_type()
+    word, other = fields.word("word"), fields.word("other")
+    file = at_asked_step(call)
+    fields.check_rest()
+    check_words(file)
+    check_vectors(file)
+    return json_answer({"rank": file.rank(word, other)})
 
 
 def complete(call: Call) -> Answer:

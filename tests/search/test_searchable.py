@@ -268,3 +268,106 @@ def test_an_analogy_is_a_sum_of_words(file):
     for n in (1, 7):
         found = file.most_similar(positive=["w2", "w3"], negative=["w1"], n=n)
         assert [each.row for each in file.analogy("w1", "w2", "w3", n)] == [e.row for e in found]
+
+
+# Ranks, the odd word out, and word pairs
+
+
+def test_a_rank_is_a_place_among_the_neighbors(tmp_path, backend, blocks):
+    rows = ROWS.copy()
+    rows[100:130] = rows[60] * 3  # ties do not count
+    rows[7], rows[8, 1], rows[9] = 0, np.nan, 1e-30
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, rows)
+    with embmap.open(path, backend=backend) as file:
+        for word in ("w3", "w60", "w200"):
+            everything = file.most_similar(word, N)
+            scores = np.array([each.score for each in everything])
+            for neighbor in everything[::7]:
+                expected = 1 + np.count_nonzero(scores > neighbor.score)
+                assert file.rank(word, neighbor.word) == expected
+            assert file.rank(word, word) == 1
+        assert type(file.rank("w1", "w2")) is int
+        for unknown in (("none", "w1"), ("w1", "none")):
+            with pytest.raises(embmap.UnknownWordError):
+                file.rank(*unknown)
+        with pytest.raises(ValueError, match="not finite"):
+            file.rank("w1", "w8")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gensim_ranks_words_and_finds_the_odd_one_alike(file):
+    models = pytest.importorskip("gensim.models", reason="gensim is not installed")
+    theirs = models.KeyedVectors(DIM)
+    theirs.add_vectors(WORDS, ROWS)
+    for first, second in zip(WORDS[:40], WORDS[160:200], strict=True):
+        assert file.rank(first, second) == theirs.rank(first, second)
+    for start in range(0, N, 10):
+        words = WORDS[start : start + 3 + start % 9]
+        assert file.doesnt_match(words) == theirs.doesnt_match(words)
+    assert file.doesnt_match(["w1"]) == theirs.doesnt_match(["w1"])
+    for empty in ([], ()):
+        with pytest.raises(ValueError, match="words must not be empty"):
+            file.doesnt_match(empty)
+    with pytest.raises(TypeError):
+        file.doesnt_match("w1")
+    with pytest.raises(embmap.UnknownWordError):
+        file.doesnt_match(["w1", "none"])
+
+
+PAIRS = [(f"w{i}", f"w{(7 * i) % 410}", float(i % 11)) for i in range(3, 80)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_gensim_evaluates_word_pairs_alike(tmp_path, file, delimiter):
+    models = pytest.importorskip("gensim.models", reason="gensim is not installed")
+    theirs = models.KeyedVectors(DIM)
+    theirs.add_vectors(WORDS, ROWS)
+    path = tmp_path / "pairs"
+    lines = ["# some pairs", delimiter.join(("Word 1", "Word 2", "Human (mean)"))]
+    lines += [delimiter.join(map(str, pair)) for pair in [*PAIRS, ("none", "w1", 3.5)]]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    pearson, spearman, percent = theirs.evaluate_word_pairs(
+        str(path), delimiter=delimiter, case_insensitive=False
+    )
+    found = file.evaluate_word_pairs(path)
+    assert found.pearson == pytest.approx(pearson[0], abs=1e-6)
+    assert found.spearman == pytest.approx(spearman[0], abs=1e-6)
+    assert found.oov_ratio == pytest.approx(percent / 100)
+    assert found.n_pairs == round((len(PAIRS) + 1) * (1 - percent / 100))
+    assert file.evaluate_word_pairs([*PAIRS, ("none", "w1", 3.5)]) == found
+
+
+def test_word_pairs_are_those_of_a_plain_computation(file):
+    stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    for dim in (None, 3):
+        cosines = [file.similarity(a, b, dim=dim) for a, b, _ in PAIRS if int(b[1:]) < N]
+        scores = [score for _, b, score in PAIRS if int(b[1:]) < N]
+        found = file.evaluate_word_pairs([(a.upper(), b, s) for a, b, s in PAIRS], dim=dim,
+                                         lowercase=True)  # fmt: skip
+        assert found.pearson == pytest.approx(stats.pearsonr(scores, cosines)[0])
+        assert found.spearman == pytest.approx(stats.spearmanr(scores, cosines)[0])
+    constant = file.evaluate_word_pairs([("w1", "w2", 3), ("w4", "w5", 3)])
+    assert (str(constant.pearson), str(constant.spearman)) == ("nan", "nan")
+    huge = file.evaluate_word_pairs([("w1", "w1", 1e308), ("w4", "w5", -1e308)])
+    assert (huge.pearson, huge.spearman) == pytest.approx((1, 1))
+
+
+def test_wrong_word_pairs_are_named(tmp_path, file):
+    path = tmp_path / "pairs.csv"
+    for text, message in (
+        ("w1,w2,3\n\nw1,w2\n", "line 3: must be two words and a number, not 'w1,w2'"),
+        ("w1,w2,3\nw1,w2,x\n", "line 2"),
+        ("w1,w2,3\nw1,w2,nan\n", "line 2"),
+        ("w1,w2,3\nw1,w2,3,4\n", "line 2"),
+        ("", "none of the 0 pairs"),
+        ("none,w1,3\n", "none of the 1 pairs has both words in the vocabulary"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            file.evaluate_word_pairs(path)
+    path.write_bytes(b"w1,w2,\xff\n")
+    with pytest.raises(ValueError, match="byte 6: not UTF-8"):
+        file.evaluate_word_pairs(path)
+    with pytest.raises(FileNotFoundError):
+        file.evaluate_word_pairs(tmp_path / "none.csv")

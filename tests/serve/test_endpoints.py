@@ -102,6 +102,9 @@ def test_every_format_answers_every_route_like_the_local_file(served, paths, nam
         assert [tuple(each.values()) for each in answer["neighbors"]] == expected
         answer = served.json(base + "similar", {"vector": vector, "n": 1})[1]
         assert answer["neighbors"][0]["row"] == 2
+        body = {"word": "w1", "other": "w2"}
+        assert served.json(base + "rank", body) == (200, {"rank": file.rank("w1", "w2")})
+        assert served.code(base + "rank", {**body, "other": "none"}) == (404, "unknown_word")
         answer = served.json(base + "analogy", {"a": "w1", "b": "w2", "c": "w3", "n": 4})[1]
         assert [each["row"] for each in answer["neighbors"]] == [
             each.row for each in file.analogy("w1", "w2", "w3", 4)
@@ -482,7 +485,7 @@ def test_the_description_is_true(served):
         for parameter in path.get("get", {}).get("parameters", []):
             if parameter["name"] == "t":
                 parameter["schema"] = step
-    for route in ("lookup", "similar", "analogy"):
+    for route in ("lookup", "similar", "analogy", "rank"):
         post = paths[f"/v1/{{name}}/{route}"]["post"]
         schema = post["requestBody"]["content"]["application/json"]["schema"]
         for choice in schema.get("oneOf", [schema]):
