@@ -23,6 +23,7 @@ from embmap.opening import open
 from embmap.progress import progress_bar
 from embmap.report import Problem, Report
 from embmap.search.queries import Neighbor
+from embmap.search.word_pairs import Correlation
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
@@ -36,6 +37,7 @@ __all__ = [
     "ChecksumError",
     "ClosedError",
     "ConversionReport",
+    "Correlation",
     "EmbeddingFile",
     "Embeddings",
     "EmbmapError",

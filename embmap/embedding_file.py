@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, cast
@@ -25,7 +26,7 @@ from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.search.approximate import SUFFIX
-from embmap.search.queries import Metric, Neighbor, Queries
+from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.index_source import IndexSource
@@ -205,21 +206,23 @@ class EmbeddingFile(Embeddings):
 
     # Searching
 
-    def _nearest(
-        self,
-        queries: Queries,
-        n: int,
-        *,
-        metric: Metric,
-        exclude: Iterable[str | int] | None,
-        approximate: bool,
-    ) -> list[list[Neighbor]]:
-        return self._searched().nearest(
-            self, queries, n, metric=metric, exclude=exclude, approximate=approximate
-        )
+    def _nearest(self, queries: Queries, options: Options) -> list[list[Neighbor]]:
+        if isinstance(options.among, dict):
+            rows = np.unique(self._find_sections(options.among))
+            if not rows.size:
+                message = f"among must not be empty: no section matches {options.among}"
+                raise UnknownSectionError(message)
+            options = replace(options, among=rows)
+        return self._searched().nearest(self, queries, options)
 
-    def _complete(self, questions: list[list[str]], n: int) -> list[list[Neighbor]]:
-        return self._searched().complete(self, questions, n)
+    def _rank(self, word: str, other: str) -> int:
+        return self._searched().rank(self, word, other)
+
+    def _find_sections(self, match: dict[str, Any]) -> npt.NDArray[np.int64]:
+        """Return the rows of the sections whose metadata match; only CVC files have sections."""
+        raise UnknownSectionError(
+            f"among must be words, rows or a mask: {self.format} files have no sections {match}"
+        )
 
     def build_ann(
         self, path: str | os.PathLike[str] | None = None, *, progress: Progress | None = None

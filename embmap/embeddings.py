@@ -8,7 +8,7 @@ by asking a server.
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, get_args, overload
 
@@ -16,19 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import UnknownWordError
-from embmap.search.queries import (
-    Metric,
-    Neighbor,
-    OneQuery,
-    Queries,
-    SeveralQueries,
-    Words,
-    check_metric,
-    check_n,
-    parse_queries,
-    parse_words,
-)
-from embmap.search.similarity import measure_cosine
+from embmap.search.searchable import Searchable
 from embmap.vectors.matrix import Matrix, RowIndex, out_of_range
 
 __all__ = ["Embeddings", "Key", "Missing"]
@@ -39,7 +27,7 @@ Missing = Literal["raise", "zero", "nan"]
 D = TypeVar("D")
 
 
-class Embeddings(ABC):
+class Embeddings(Searchable):
     """Words and their vectors, in a file that is open here or served elsewhere.
 
     Words are looked up as they are stored, without normalisation. The vector of a DWE file is a
@@ -107,22 +95,6 @@ class Embeddings(ABC):
     def _at_step(self, t: int) -> Embeddings:
         """Return a time step that exists; only files with time steps define this."""
         raise NotImplementedError
-
-    @abstractmethod
-    def _nearest(
-        self,
-        queries: Queries,
-        n: int,
-        *,
-        metric: Metric,
-        exclude: Iterable[str | int] | None,
-        approximate: bool,
-    ) -> list[list[Neighbor]]:
-        """Return the neighbors of each query, in a file without time steps."""
-
-    @abstractmethod
-    def _complete(self, questions: list[list[str]], n: int) -> list[list[Neighbor]]:
-        """Return the answers to analogies, given as all their a, all their b and all their c."""
 
     # Looking up
 
@@ -296,148 +268,3 @@ class Embeddings(ABC):
     def _refuse(self, word: str, n_unknown: int = 1) -> NoReturn:
         """Raise the error for the first of some unknown words."""
         raise UnknownWordError(word, n_unknown=n_unknown)
-
-    # Searching
-
-    @overload
-    def most_similar(
-        self,
-        query: OneQuery,
-        n: int = ...,
-        metric: Metric = ...,
-        *,
-        exclude: Iterable[str | int] | None = ...,
-        approximate: bool = ...,
-    ) -> list[Neighbor]: ...
-
-    @overload
-    def most_similar(
-        self,
-        query: SeveralQueries,
-        n: int = ...,
-        metric: Metric = ...,
-        *,
-        exclude: Iterable[str | int] | None = ...,
-        approximate: bool = ...,
-    ) -> list[list[Neighbor]]: ...
-
-    def most_similar(
-        self,
-        query: OneQuery | SeveralQueries,
-        n: int = 10,
-        metric: Metric = "cosine",
-        *,
-        exclude: Iterable[str | int] | None = None,
-        approximate: bool = False,
-    ) -> list[Neighbor] | list[list[Neighbor]]:
-        """Return the words whose vectors are nearest to the vector of a word, or to a vector.
-
-        The search compares every word's row, in bounded memory; rows of subwords are left out. A
-        DWE file is searched at its last time step.
-
-        Parameters
-        ----------
-        query : str, array-like, or a list of either
-            A word, which may be composed from subwords, or a vector of shape (dim,). A list of
-            words, or vectors of shape (m, dim), are several queries. In a local file, asking them
-            together costs less than asking one by one; a server gets one request for each.
-        n : int
-            Number of results; fewer if the file has fewer words.
-        metric : {"cosine", "dot", "euclidean"}
-            The measure of nearness.
-        exclude : iterable of str or int, optional
-            Words and rows to leave out of the results; by default the queried word itself. Only
-            local files accept it.
-        approximate : bool
-            Compare only the rows that the index of ``build_ann`` proposes. Their scores are exact.
-            Only local files accept it.
-
-        Returns
-        -------
-        list of Neighbor
-            (row, word, score), by falling score, then rising row; for several queries, a list of
-            such lists. The score is the cosine (0 for a vector of length 0), the dot product, or
-            minus the distance. Rows with values that are not finite are left out.
-
-        Raises
-        ------
-        UnknownWordError
-            If a word has no vector.
-        FormatError
-            If a row cannot be decoded.
-        StaleIndexError
-            If there is no approximate index, or if it belongs to other data.
-        ValueError
-            If a vector does not fit or is not finite, or if `n` is negative.
-        """
-        file = self.at()
-        queries = parse_queries(query, file._stored_vectors().shape[-1])
-        found = file._nearest(
-            queries,
-            check_n(n),
-            metric=check_metric(metric),
-            exclude=exclude,
-            approximate=approximate,
-        )
-        return found[0] if queries.single else found
-
-    @overload
-    def analogy(self, a: str, b: str, c: str, n: int = ...) -> list[Neighbor]: ...
-
-    @overload
-    def analogy(self, a: Words, b: Words, c: Words, n: int = ...) -> list[list[Neighbor]]: ...
-
-    def analogy(
-        self, a: str | Words, b: str | Words, c: str | Words, n: int = 10
-    ) -> list[Neighbor] | list[list[Neighbor]]:
-        """Return the words that are to `c` as `b` is to `a`: the nearest to b - a + c.
-
-        The three vectors are first scaled to unit length. The three words are left out of the
-        results.
-
-        Parameters
-        ----------
-        a, b, c : str, or list of str
-            Three words, or three lists of the same length for several questions at once.
-        n : int
-            Number of results; fewer if the file has fewer words.
-
-        Returns
-        -------
-        list of Neighbor
-            (row, word, cosine), as from :meth:`most_similar`; for several questions, a list of such
-            lists.
-
-        Raises
-        ------
-        UnknownWordError
-            If a word has no vector.
-        FormatError
-            If a row cannot be decoded.
-        ValueError
-            If the lists differ in length, or if `n` is negative.
-        """
-        file = self.at()
-        questions, single = parse_words([a, b, c])
-        found = file._complete(questions, check_n(n))
-        return found[0] if single else found
-
-    def similarity(self, word1: str, word2: str) -> float:
-        """Return the cosine of two words' vectors; of a DWE file, at the last time step.
-
-        Parameters
-        ----------
-        word1, word2 : str
-            The words, which may be composed from subwords.
-
-        Returns
-        -------
-        float
-            Between -1 and 1; 0 if a vector has length 0.
-
-        Raises
-        ------
-        UnknownWordError
-            If a word has no vector.
-        """
-        return measure_cosine(self.at().batch([word1, word2]))

@@ -153,6 +153,30 @@ def test_searches_mean_the_same_everywhere(file):
     similarity = file.similarity("w4", "w9")
     assert type(similarity) is float
     assert similarity == pytest.approx(cosines[9], abs=1e-6)
+    every = file.most_similar("w4", N)
+    some = [0, 4, 7, N - 1]
+    for among in (some, [WORDS[row] for row in some], np.isin(np.arange(N), some)):
+        assert file.most_similar("w4", 9, among=among) == [n for n in every if n.row in some]
+    assert file.most_similar("w4", 5, exclude=["w4", "none", found[0].row]) == every[1:6]
+    cut = file.most_similar("w4", 9, among=some, dim=2)
+    lengths = np.linalg.norm(np.asarray(step.vectors, np.float64)[:, :2], axis=1)
+    leading = np.asarray(step.vectors, np.float64)[:, :2] / lengths[:, np.newaxis]
+    assert [n.score for n in cut] == pytest.approx([leading[n.row] @ leading[4] for n in cut])
+    assert file.similarity("w4", "w9", dim=2) == pytest.approx(leading[4] @ leading[9])
+    mean = units[1] + 0.5 * units[2] - units[3]
+    asked = file.most_similar(positive=["w1", ("w2", 0.5)], negative=["w3"], n=N)
+    assert [n.row for n in asked] == [
+        row for row in np.argsort(-(units @ mean)).tolist() if row not in (1, 2, 3)
+    ]
+    assert file.rank("w4", found[3].word) == 4
+    odd = ["w1", "w2", "w3", "w5"]
+    mean = units[[1, 2, 3, 5]].mean(axis=0)
+    assert file.doesnt_match(odd) == odd[np.argmin(units[[1, 2, 3, 5]] @ mean)]
+    pairs = [("w1", "w2", 1), ("w4", "w9", 2), ("w3", "none", 3), ("w3", "w8", 4)]
+    expected = np.corrcoef([1, 2, 4], [units[i] @ units[j] for i, j in ((1, 2), (4, 9), (3, 8))])
+    evaluated = file.evaluate_word_pairs(pairs)
+    assert evaluated.pearson == pytest.approx(expected[0, 1])
+    assert (evaluated.n_pairs, evaluated.oov_ratio) == (3, 0.25)
     assert type(file.analogy("w1", "w2", "w3", 4)[0]) is embmap.Neighbor
     assert file.analogy("w1", "w2", "w3", 4) == step.analogy("w1", "w2", "w3", 4)
 
@@ -225,3 +249,17 @@ def test_a_served_file_is_the_local_one(server, paths, kind):
             same(np.asarray(there.vectors), np.asarray(here.vectors))
             assert there.most_similar("w4", 5) == here.most_similar("w4", 5)
             assert there.analogy("w1", "w2", "w3", 4) == here.analogy("w1", "w2", "w3", 4)
+            for options in (
+                {"among": ["w1", "w9", "zwölf"], "exclude": ["w9", "\ud800"]},
+                {"among": np.arange(N) % 3 == 0, "dim": 3},
+                {"among": [-1, 5, 5], "exclude": []},
+            ):
+                found = there.most_similar("w4", 5, **options)
+                assert found == here.most_similar("w4", 5, **options)
+            assert there.rank("w4", "w9") == here.rank("w4", "w9")
+            assert there.doesnt_match(["w1", "w2", "w3"]) == here.doesnt_match(["w1", "w2", "w3"])
+            pairs = [("w1", "w2", 1), ("w4", "w9", 2), ("w3", "none", 3)]
+            assert there.evaluate_word_pairs(pairs) == here.evaluate_word_pairs(pairs)
+            terms = ["w1", ("w2", 0.5), (here["w5"], -0.25)]
+            found = there.most_similar(positive=terms, negative=["w3"], n=3, dim=4)
+            assert found == here.most_similar(positive=terms, negative=["w3"], n=3, dim=4)

@@ -38,9 +38,15 @@ def use(f: embmap.Embeddings, rows: npt.NDArray[np.int64], vector: npt.NDArray[n
     assert_type(f.most_similar(several), list[Ranking])
     for neighbor in f.most_similar(vector):  # the type does not show whether it is one or several
         print(neighbor.word)
+    assert_type(f.most_similar(positive=["a", ("b", 0.5), vector], negative="c"), Ranking)
+    assert_type(f.most_similar("a", among=rows, dim=3), Ranking)
+    assert_type(f.most_similar(["a", "b"], among={"source": "wiki"}), list[Ranking])
     assert_type(f.analogy("a", "b", "c"), Ranking)
     assert_type(f.analogy(["a"], ["b"], ["c"]), list[Ranking])
     assert_type(f.similarity("a", "b"), float)
+    assert_type(f.doesnt_match(["a", "b"]), str)
+    assert_type(f.rank("a", "b"), int)
+    assert_type(f.evaluate_word_pairs([("a", "b", 1.5)]), embmap.Correlation)
 
 
 def open_all(local: embmap.EmbeddingFile, dwe: DweFile, remote: RemoteFile) -> None:
@@ -84,5 +90,6 @@ def test_answers_have_the_types_that_the_questions_imply(tmp_path):
 def test_local_and_served_files_share_one_face():
     for each in (embmap.EmbeddingFile, RemoteFile):
         assert issubclass(each, embmap.Embeddings)
-        for name in ("get", "find", "batch", "most_similar", "analogy", "similarity"):
+        searches = ("most_similar", "analogy", "similarity", "doesnt_match", "rank")
+        for name in ("get", "find", "batch", *searches, "evaluate_word_pairs"):
             assert getattr(each, name) is getattr(embmap.Embeddings, name)

@@ -30,6 +30,7 @@ COMMANDS = {
     "get_vectors": ("get",),
     "index_words": ("index",),
     "similar_analogy_accuracy": ("similar", "analogy", "accuracy"),
+    "outlier_rank_correlation": ("outlier", "rank", "correlation"),
     "trajectory_related_changes": ("trajectory", "related", "changes"),
     "convert_select": ("convert", "select"),
     "append_rows": ("append",),

@@ -19,13 +19,14 @@ from embmap.cli.options import (
     ColumnOption,
     FileArgument,
     LayoutOption,
+    SectionOption,
     VocabOption,
 )
 from embmap.cli.printing import complain, dump_json, open_text, replace_non_finite
 from embmap.cli.trajectory_related_changes import choose_time_step, require_time_steps
 from embmap.io.atomic_write import refuse_overwriting, replacing
 
-__all__ = ["get"]
+__all__ = ["find_section_rows", "get"]
 
 _Found = list[tuple[str | int, Any]]  # a word or row, and its vector; None if there is no vector
 
@@ -47,14 +48,7 @@ def get(
     row: Annotated[
         list[int] | None, typer.Option(metavar="N", help="The number of a row; may be repeated.")
     ] = None,
-    section: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="All rows of the sections and chunks of a CVC file with this metadata; "
-            "may be repeated.",
-        ),
-    ] = None,
+    section: SectionOption = None,
     column: ColumnOption = None,
     time: Annotated[
         int | None,
@@ -98,7 +92,7 @@ def get(
                 (word, None if matrix is None or place < 0 else matrix[place])
                 for word, place in zip(words or (), places, strict=True)
             ]
-        rows = [*(row or ()), *(_find_section_rows(opened, section) if section else ())]
+        rows = [*(row or ()), *(find_section_rows(opened, section) if section else ())]
         for number in rows:
             try:
                 found.append((number, at[number] if matrix is None else matrix[number]))
@@ -125,7 +119,7 @@ def _read_words() -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")] if text else []
 
 
-def _find_section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
+def find_section_rows(opened: embmap.EmbeddingFile, conditions: list[str]) -> list[int]:
     """Return the rows of the sections and chunks of a CVC file that meet all conditions."""
     if not isinstance(opened, embmap.cvc.CvcFile):
         raise ValueError(f"{opened.format} files have no sections")

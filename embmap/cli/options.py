@@ -17,6 +17,7 @@ __all__ = [
     "FileArgument",
     "JsonOption",
     "LayoutOption",
+    "SectionOption",
     "VocabOption",
     "choose",
 ]
@@ -48,6 +49,14 @@ BackendOption = Annotated[
 VocabOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Words for a file without words: a text file, one per line."),
+]
+SectionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="All rows of the sections and chunks of a CVC file with this metadata; "
+        "may be repeated.",
+    ),
 ]
 ColumnOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The column to use of a CVC file with several.")

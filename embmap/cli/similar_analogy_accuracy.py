@@ -6,35 +6,63 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import numpy as np
 import typer
 
 import embmap
+from embmap.cli.get_vectors import find_section_rows
 from embmap.cli.options import (
     BackendOption,
     CountOption,
     FileArgument,
     JsonOption,
     LayoutOption,
+    SectionOption,
     VocabOption,
     choose,
 )
 from embmap.cli.printing import complain, print_json, print_neighbors, print_rows
 from embmap.search.queries import Metric
+from embmap.words.given import read_words
 
-__all__ = ["accuracy", "analogy", "similar"]
+__all__ = ["accuracy", "analogy", "check_words", "similar"]
 
-WordArgument = Annotated[str, typer.Argument(metavar="WORD", help="A word.")]
 _AT_ONCE = 4096  # questions answered together
 _COUNTS = ("questions", "skipped", "correct")
 
 
 def similar(
     file: FileArgument,
-    word: WordArgument,
+    word: Annotated[str | None, typer.Argument(metavar="WORD", help="A word.")] = None,
     n: CountOption = 10,
     metric: Annotated[
         Metric, choose(get_args(Metric), "What to order words by; euclidean is the distance.")
     ] = "cosine",
+    positive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="A word to add to WORD; may be repeated."),
+    ] = None,
+    negative: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="A word to subtract from WORD; may be repeated."),
+    ] = None,
+    among: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A text file with the words to compare, one per line."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="START:STOP", help="The rows to compare, from START to STOP - 1."),
+    ] = None,
+    section: SectionOption = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Compare only the first K numbers of the vectors."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="A word not to list, besides WORD; may be repeated."),
+    ] = None,
     approximate: Annotated[
         bool,
         typer.Option(
@@ -46,10 +74,39 @@ def similar(
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """List the words nearest to a word."""
+    """List the words nearest to a word, or to a sum of words.
+
+    Of a sum, each word is first scaled to unit length. All words are compared, or those that one of
+    --among, --rows and --section chooses.
+    """
+    words = [each for each in (word, *(positive or ()), *(negative or ())) if each is not None]
+    if not words:
+        raise ValueError("give a WORD, --positive or --negative")
+    if sum(each is not None for each in (among, rows, section)) > 1:
+        raise ValueError("give one of --among, --rows and --section")
+    summed: dict[str, Any] = {"query": word}
+    if positive or negative:
+        added = [each for each in (word, *(positive or ())) if each is not None]
+        summed = {"positive": added, "negative": negative}
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        _check_words(opened, [word])
-        found = opened.most_similar(word, n, metric, approximate=approximate)
+        check_words(opened, words)
+        chosen: Any = None
+        if among is not None:
+            chosen = [each for each in read_words(among) if each]
+            check_words(opened, chosen, composed=False)
+        elif rows is not None:
+            chosen = np.arange(len(opened))[_parse_range(rows)]
+        elif section is not None:
+            chosen = find_section_rows(opened, section)
+        found = opened.most_similar(
+            **summed,
+            n=n,
+            metric=metric,
+            among=chosen,
+            dim=dim,
+            exclude=[*words, *exclude] if exclude else None,
+            approximate=approximate,
+        )
     if metric == "euclidean":  # the score is minus the distance
         print_neighbors(found, as_json, "distance", sign=-1)
     else:
@@ -69,7 +126,7 @@ def analogy(
 ) -> None:
     """List the words that are to C as B is to A."""
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
-        _check_words(opened, [a, b, c])
+        check_words(opened, [a, b, c])
         found = opened.analogy(a, b, c, n)
     print_neighbors(found, as_json, "cosine")
 
@@ -170,11 +227,22 @@ def _format_counts(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
     return (name, share, *(str(value) for value in (counts["correct"], n_asked, counts["skipped"])))
 
 
-def _check_words(opened: embmap.EmbeddingFile, words: list[str]) -> None:
-    """Exit with status 1 and a message if some words have no vector."""
+def _parse_range(text: str) -> slice:
+    start, colon, stop = text.partition(":")
+    try:
+        if colon:
+            return slice(int(start) if start else None, int(stop) if stop else None)
+    except ValueError:
+        pass
+    raise ValueError(f"--rows must be START:STOP, not {text!r}")
+
+
+def check_words(opened: embmap.EmbeddingFile, words: list[str], *, composed: bool = True) -> None:
+    """Exit with status 1 and a message if some words have no vector, or no row of their own."""
     if opened.vocab is None and opened.vectors is not None:
         raise ValueError(f"{opened.format} files contain no words; give --vocab")
-    unknown = [word for word in words if opened.get(word) is None]
+    absent = np.flatnonzero(opened.find(words) < 0).tolist()
+    unknown = [words[i] for i in absent if not composed or opened.get(words[i]) is None]
     for word in unknown:
         complain(f"{opened.path}: no vector for {word!r}")
     if unknown:

@@ -25,6 +25,7 @@ __all__ = [
     "models_of",
     "most_nbytes",
     "neighbors_of",
+    "rank_of",
     "rows_of",
     "vectors_of",
 ]
@@ -107,6 +108,11 @@ def neighbors_of(answer: Any) -> list[Neighbor]:
             refuse("there is no valid 'score'")
         found.append(Neighbor(row, word, math.nan if score is None else float(score)))
     return found
+
+
+def rank_of(answer: Any) -> int:
+    """Return the rank in an answer."""
+    return _size(answer, "rank")
 
 
 def most_nbytes(shape: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from embmap.client.interface import JSON, MISSING_HEADER
-from embmap.errors import EmbmapError, UnknownWordError
+from embmap.errors import EmbmapError, StaleIndexError, UnknownWordError
 
 __all__ = ["Connections", "RemoteError", "Reply", "encoded"]
 
@@ -184,8 +184,10 @@ def _error_of(status: int, content: bytearray) -> Exception:
     message = message[:_MESSAGE_LETTERS]
     if code == "unknown_word" and isinstance(word, str) and isinstance(n_unknown, int):
         return UnknownWordError(word, n_unknown=n_unknown)
+    if code == "stale_index":
+        return StaleIndexError(message)
     if code == "unknown_row":
         return IndexError(message)
-    if status in (400, 422):
+    if status in (400, 422) or code == "unknown_section":
         return ValueError(message)
     return RemoteError(status, code, message)

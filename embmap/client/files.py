@@ -16,6 +16,7 @@ from embmap.client.answers import (
     checked_facts,
     most_nbytes,
     neighbors_of,
+    rank_of,
     rows_of,
     vectors_of,
 )
@@ -23,7 +24,7 @@ from embmap.client.connections import Connections, RemoteError, encoded
 from embmap.client.matrix import RemoteMatrix
 from embmap.embeddings import Embeddings, Missing
 from embmap.errors import UnknownWordError
-from embmap.search.queries import Metric, Neighbor, Queries
+from embmap.search.queries import Neighbor, Options, Queries
 from embmap.vectors.matrix import check_out
 
 __all__ = ["RemoteFile"]
@@ -181,39 +182,31 @@ class RemoteFile(Embeddings):
 
     # Searching
 
-    def _nearest(
-        self,
-        queries: Queries,
-        n: int,
-        *,
-        metric: Metric,
-        exclude: Iterable[str | int] | None,
-        approximate: bool,
-    ) -> list[list[Neighbor]]:
-        if exclude is not None:
-            raise ValueError("exclude must be None: a server leaves out only the queried word")
-        if approximate:
-            raise ValueError("approximate must be False: a server compares every row")
-        asked: list[dict[str, Any]]
-        if queries.words is None:
-            asked = [{"vector": vector} for vector in cast(Any, queries.vectors).tolist()]
-        else:
-            _check_encodable(queries.words)
-            asked = [{"word": word} for word in queries.words]
-        return [self._ranking("similar", {**each, "metric": metric}, n) for each in asked]
+    def _nearest(self, queries: Queries, options: Options) -> list[list[Neighbor]]:
+        for words in (queries.words, options.among):
+            if isinstance(words, list):
+                _check_encodable(words)
+        body: dict[str, Any] = {"metric": options.metric, "approximate": options.approximate}
+        among, exclude = options.among, options.exclude
+        if among is not None:
+            body["among"] = among.tolist() if isinstance(among, np.ndarray) else among
+        if exclude is not None:  # no file contains a word that UTF-8 cannot encode
+            words = [each for each in exclude if isinstance(each, str)]
+            rows = [each for each in exclude if not isinstance(each, str)]
+            body["exclude"] = [*rows, *(words[i] for i in _encodable(words))]
+        if options.dim is not None:
+            body["dim"] = options.dim
+        return [self._ranking({**each, **body}, options.n) for each in _asked(queries)]
 
-    def _complete(self, questions: list[list[str]], n: int) -> list[list[Neighbor]]:
-        for words in questions:
-            _check_encodable(words)
-        return [
-            self._ranking("analogy", {"a": a, "b": b, "c": c}, n)
-            for a, b, c in zip(*questions, strict=True)
-        ]
+    def _rank(self, word: str, other: str) -> int:
+        _check_encodable([word, other])
+        body = {"word": word, "other": other, **self._t}
+        return rank_of(self._connections.json(self._base + "rank", body))
 
-    def _ranking(self, route: str, body: dict[str, Any], n: int) -> list[Neighbor]:
+    def _ranking(self, body: dict[str, Any], n: int) -> list[Neighbor]:
         """Return the neighbors that one request asks for; the server refuses to send none."""
         body = {**body, **self._t, "n": max(n, 1)}
-        return neighbors_of(self._connections.json(self._base + route, body))[:n]
+        return neighbors_of(self._connections.json(self._base + "similar", body))[:n]
 
     def most_related(self, word: str, t: int, n: int = 10) -> list[Neighbor]:
         """Return the words of a DWE file with the greatest dot products at a time step.
@@ -240,6 +233,19 @@ class RemoteFile(Embeddings):
         _check_encodable([word])
         query = urllib.parse.urlencode({"word": word, "t": t, "n": n})
         return neighbors_of(self._connections.json(f"{self._base}related?{query}"))
+
+
+def _asked(queries: Queries) -> list[dict[str, Any]]:
+    """Return the fields that ask one query each."""
+    items: list[Any] = [*queries.words, *queries.vectors.tolist()]
+    if queries.weights is None:
+        return [{"word" if isinstance(item, str) else "vector": item} for item in items]
+    m, p = queries.weights.shape
+    weights = queries.weights.tolist()
+    return [
+        {"positive": list(map(list, zip(items[i * p : i * p + p], weights[i], strict=True)))}
+        for i in range(m)
+    ]
 
 
 def _encodable(words: Sequence[Any]) -> list[int]:

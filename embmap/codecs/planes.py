@@ -73,12 +73,12 @@ def parse_planes(payload: npt.NDArray[np.uint8]) -> Planes:
 
 
 def decode_planes(
-    payload: npt.NDArray[np.uint8], planes: Planes, start: int, stop: int
+    payload: npt.NDArray[np.uint8], planes: Planes, numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Return the values of a range: (stop - start,) float32, bit for bit as they were encoded."""
-    values = np.empty((stop - start, 4), np.uint8)
+    """Return the values with some numbers: (n,) float32, bit for bit as they were encoded."""
+    values = np.empty((numbers.size, 4), np.uint8)
     for plane, width in enumerate(planes.bits):
-        places = np.arange(start, stop, dtype=np.int64) * width
+        places = numbers * width
         first = planes.codes[plane] + (places >> 3)
         # A code lies in at most two bytes. After the last byte of the payload any byte will do.
         window = payload[first].astype(np.uint16) << np.uint16(8)

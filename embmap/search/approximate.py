@@ -88,20 +88,33 @@ class ApproximateIndex:
         return mapped
 
     def candidates(
-        self, units: npt.NDArray[Any], n: int, excluded: list[npt.NDArray[np.int64]]
-    ) -> list[npt.NDArray[np.int64]]:
+        self,
+        units: npt.NDArray[Any],
+        n: int,
+        excluded: list[npt.NDArray[np.int64]],
+        among: npt.NDArray[np.int64] | None = None,
+    ) -> list[npt.NDArray[np.int64]] | None:
         """Return, for each unit vector (m, dim), rows that are probably among the `n` nearest.
 
-        Rows are int64, each once, without the excluded ones; usually more than `n`.
+        Rows are int64, each once, without the excluded ones; usually more than `n`. None if all the
+        rows in `among` are to be compared: they are few, or too few of them were found.
         """
         wanted = max(_PROPOSED * n, _LEAST)
+        if among is not None:
+            wanted = wanted * self._n_rows // among.size
+            if wanted >= among.size:
+                return None
         numbers = [min(wanted + len(each), max(len(self._graph), 1)) for each in excluded]
         found = []
         for keys, left_out in zip(self._search(units, numbers), excluded, strict=True):
             if keys.size and int(keys.max()) >= self._n_rows:
                 raise self._stale(f"it names row {int(keys.max())} of {self._n_rows}")
-            rows = np.unique(keys.astype(np.int64))
-            found.append(np.setdiff1d(rows, left_out, assume_unique=True))
+            rows = np.setdiff1d(np.unique(keys.astype(np.int64)), left_out, assume_unique=True)
+            if among is not None:
+                rows = np.intersect1d(rows, among, assume_unique=True)
+                if rows.size < min(n, among.size - left_out.size):
+                    return None
+            found.append(rows)
         return found
 
     def _search(self, units: npt.NDArray[Any], numbers: list[int]) -> list[npt.NDArray[np.uint64]]:

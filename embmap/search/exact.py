@@ -20,10 +20,13 @@ from embmap.search.queries import Metric
 from embmap.threads import in_parallel, n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
+from embmap.vectors.streamed import Leading, Selected
 
 __all__ = ["ExactSearch", "measure_lengths", "scale_to_units"]
 
 _BLOCK_NBYTES = 1 << 23
+_GATHERED_NBYTES = 1 << 21  # size of the blocks of gathered rows, which stay in the cache
+_SCATTERED = 5  # gathering a row takes as long as comparing about as many rows that lie together
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
@@ -36,11 +39,15 @@ _ROUNDING = 2.0**-21  # times dim: an upper bound of the rounding error of a pro
 
 
 class ExactSearch:
-    """Searches the first `n_rows` rows of a matrix. Keeps their lengths, 4 bytes a float32 row."""
+    """Searches the first `n_rows` rows of a matrix. Keeps their lengths, 4 bytes a float32 row.
 
-    def __init__(self, matrix: Matrix, n_rows: int) -> None:
-        self._matrix = matrix
+    With `dim`, only the first `dim` columns are compared.
+    """
+
+    def __init__(self, matrix: Matrix, n_rows: int, dim: int | None = None) -> None:
+        self._matrix = matrix if dim is None else Leading(matrix, dim)
         self._n_rows = n_rows
+        self._columns = matrix.shape[1]  # which are decoded to compare some
         self._dtype = np.result_type(matrix.dtype, np.float32)
         self._lengths: npt.NDArray[Any] | None = None
 
@@ -50,19 +57,32 @@ class ExactSearch:
         n: int,
         metric: Metric = "cosine",
         excluded: Sequence[npt.NDArray[np.int64]] | None = None,
+        *,
+        among: npt.NDArray[np.int64] | None = None,
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Return the int64 rows nearest to each finite query (m, dim), and their float64 scores.
 
         The rows are sorted by falling score, and by number if scores are equal. Rows in `excluded`
-        and rows that are not finite are left out. A score is a cosine (0 if a length is 0), a dot
-        product, or a distance times -1.
+        and rows that are not finite are left out; with `among`, sorted rows, all others as well. A
+        score is a cosine (0 if a length is 0), a dot product, or a distance times -1.
         """
-        found = []
+        kept = None
+        if among is not None:
+            n = min(n, among.size)
+            n_runs = 1 + np.count_nonzero(np.diff(among) > 1)
+            if among.size + _SCATTERED * n_runs < self._n_rows:
+                places = [_places(among, rows) for rows in excluded or ()] or None
+                found = self._among(among).nearest(queries, n, metric, places)
+                return [(among[local], scores) for local, scores in found]
+            kept = np.zeros(self._n_rows, np.bool_)
+            kept[among] = True
+        answers = []
         for first in range(0, len(queries), _QUERIES):
-            part = slice(first, first + _QUERIES)
-            ranking = _Ranking(self._matrix, queries[part], n, metric)
-            found += self._answer(ranking, [] if excluded is None else excluded[part])
-        return found
+            at_once = slice(first, first + _QUERIES)
+            ranking = _Ranking(self._matrix, queries[at_once], n, metric)
+            left_out = _LeftOut([] if excluded is None else excluded[at_once], kept)
+            answers += self._answer(ranking, left_out)
+        return answers
 
     def scored(
         self, queries: npt.NDArray[Any], n: int, rows: Sequence[npt.NDArray[np.int64]]
@@ -73,8 +93,26 @@ class ExactSearch:
         ranking.keep(which, np.concatenate([np.empty(0, np.int64), *rows]), np.inf, -np.inf)
         return ranking.settled()
 
+    def count_nearer(
+        self, query: npt.NDArray[Any], other: npt.NDArray[Any], excluded: npt.NDArray[np.int64]
+    ) -> int:
+        """Return how many rows have a greater cosine with a query (dim,) than a vector has."""
+        count = _Count(self._matrix, query, other)
+        self._answer(count, _LeftOut([excluded], None))
+        return count.n_nearer
+
+    def _among(self, rows: npt.NDArray[np.int64]) -> ExactSearch:
+        """Return the search of some rows, which it numbers from 0."""
+        matrix = self._matrix
+        part = matrix.select(rows) if isinstance(matrix, ProductMatrix) else Selected(matrix, rows)
+        search = ExactSearch(part, rows.size)
+        search._columns = self._columns
+        if self._lengths is not None:
+            search._lengths = self._lengths[rows]
+        return search
+
     def _answer(
-        self, ranking: _Ranking, excluded: Sequence[npt.NDArray[np.int64]]
+        self, ranking: _Ranking, left_out: _LeftOut
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         matrix, m = self._matrix, len(ranking.units)
         n_rows = self._n_rows if ranking.n else 0
@@ -87,11 +125,11 @@ class ExactSearch:
             scan, row_nbytes = _ProductScan(matrix, units), matrix.codes.shape[1]
         else:
             scan = _DenseScan(matrix, units)
-            row_nbytes = max(matrix.shape[1] * self._dtype.itemsize, 1)
-        per_block = max(_BLOCK_NBYTES // max(row_nbytes, 4 * m), 64)
+            row_nbytes = max(self._columns * self._dtype.itemsize, 1)
+        block_nbytes = _GATHERED_NBYTES if isinstance(matrix, Selected) else _BLOCK_NBYTES
+        per_block = max(block_nbytes // max(row_nbytes, 4 * m), 64)
         if in_place:
             per_block = max(_SCORES // m, 64)
-        left_out = _LeftOut(excluded)
 
         def work(span: tuple[int, int]) -> None:
             with np.errstate(all="ignore"):  # rows that overflow are scored again
@@ -252,10 +290,7 @@ class _Ranking:
         scores: npt.NDArray[np.float64]
         with np.errstate(all="ignore"):
             if self._metric == "cosine":
-                vectors, lengths = _shortened(vectors)
-                cosines = vecdot(vectors, self.units[which]) / np.where(lengths == 0, 1, lengths)
-                scores = np.clip(cosines, -1, 1)
-                return scores
+                return _cosines(vectors, self.units[which])
             queries = self._queries[which] * factor
             finite = np.isfinite(vectors).all(axis=1)
             scores = self._score(vectors, queries)
@@ -296,6 +331,28 @@ class _Ranking:
         which, rows, scores, _ = self._best()
         bounds = np.searchsorted(which, np.arange(1, len(self.units)))
         return list(zip(np.split(rows, bounds), np.split(scores, bounds), strict=True))
+
+
+class _Count(_Ranking):
+    """The number of rows that have a greater cosine with the only query than a vector has."""
+
+    def __init__(self, matrix: Matrix, query: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+        super().__init__(matrix, query[np.newaxis], 1, "cosine")
+        self._bound = _cosines(other[np.newaxis].astype(np.float64), self.units)[0]
+        self.n_nearer = 0
+
+    def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
+        """Count the rows of a block that are nearer."""
+        upper = scores[0].astype(np.float64)
+        sure = upper - 2 * np.broadcast_to(slack, scores.shape)[0] > self._bound
+        n_nearer = int(np.count_nonzero(sure))
+        rows = np.flatnonzero((upper > self._bound) & ~sure)
+        for first in range(0, rows.size, _PAIRS):
+            part = rows[first : first + _PAIRS] + start
+            exact = self._exact(np.zeros(part.size, np.int64), part)
+            n_nearer += int(np.count_nonzero(exact > self._bound))
+        with self._lock:
+            self.n_nearer += n_nearer
 
 
 class _Scan(Protocol):
@@ -339,9 +396,12 @@ class _ProductScan:
 
 
 class _LeftOut:
-    """The rows to leave out, for each query."""
+    """The rows to leave out, for each query, and the only rows to keep for all of them."""
 
-    def __init__(self, excluded: Sequence[npt.NDArray[np.int64]]) -> None:
+    def __init__(
+        self, excluded: Sequence[npt.NDArray[np.int64]], kept: npt.NDArray[np.bool_] | None
+    ) -> None:
+        self._kept = kept
         sizes = [len(rows) for rows in excluded]
         rows = np.concatenate([np.empty(0, np.int64), *excluded])
         order = np.argsort(rows)
@@ -349,10 +409,12 @@ class _LeftOut:
         self._which = np.repeat(np.arange(len(sizes)), sizes)[order]
 
     def blank(self, scores: npt.NDArray[Any], start: int) -> None:
-        """Set the scores of excluded rows in a block to NaN."""
+        """Set the scores of rows to leave out in a block to NaN."""
         first, last = np.searchsorted(self._rows, (start, start + scores.shape[1]))
         if last > first:
             scores[self._which[first:last], self._rows[first:last] - start] = np.nan
+        if self._kept is not None:
+            scores[:, ~self._kept[start : start + scores.shape[1]]] = np.nan
 
 
 def measure_lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -377,6 +439,15 @@ def scale_to_units(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return units
 
 
+def _cosines(
+    vectors: npt.NDArray[np.float64], units: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the cosines of vectors with unit vectors: 0 for vectors of length 0."""
+    vectors, lengths = _shortened(vectors)
+    cosines = vecdot(vectors, units) / np.where(lengths == 0, 1, lengths)
+    return cast("npt.NDArray[np.float64]", np.clip(cosines, -1, 1))
+
+
 def _shortened(
     vectors: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -387,6 +458,13 @@ def _shortened(
         vectors = np.where(beyond[:, np.newaxis], vectors * _SMALLER, vectors)
         lengths = measure_lengths(vectors)
     return vectors, lengths
+
+
+def _places(rows: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the places of those chosen rows that are among some sorted rows."""
+    places = np.searchsorted(rows, chosen)
+    places = places[places < rows.size]
+    return places[np.isin(rows[places], chosen, kind="sort")]
 
 
 def _spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:

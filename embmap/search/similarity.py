@@ -1,4 +1,4 @@
-"""Which words are near: rankings by cosine, dot product or distance, analogies.
+"""Which words are near: rankings by cosine, dot product or distance, of all words or some.
 
 :class:`Similarity` turns words into vectors and rows into words. :mod:`embmap.search.exact` finds
 the rows; for approximate search, :mod:`embmap.search.approximate` proposes them.
@@ -6,9 +6,8 @@ the rows; for approximate search, :mod:`embmap.search.approximate` proposes them
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.products import vecdot
+from embmap.errors import UnknownWordError
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.approximate import ApproximateIndex, build_index
 from embmap.search.exact import ExactSearch, scale_to_units
-from embmap.search.queries import Metric, Neighbor, Queries, check_finite
-from embmap.vectors.matrix import Matrix, out_of_range
+from embmap.search.queries import Neighbor, Options, Queries, check_finite
+from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["Similarity", "measure_cosine"]
@@ -55,34 +55,36 @@ class Similarity:
         self.n_rows = len(matrix) if words is None else len(words)
         self._matrix = matrix
         self._search = ExactSearch(matrix, self.n_rows)
+        self._cut: tuple[int, ExactSearch] | None = None
         self._approximate: ApproximateIndex | None = None
 
-    def nearest(
-        self,
-        file: Searched,
-        queries: Queries,
-        n: int,
-        *,
-        metric: Metric,
-        exclude: Iterable[str | int] | None,
-        approximate: bool,
-    ) -> list[list[Neighbor]]:
+    def nearest(self, file: Searched, queries: Queries, options: Options) -> list[list[Neighbor]]:
         """Return the neighbors of each query."""
-        words, vectors = queries.words, queries.vectors
-        if vectors is None:
-            vectors = self._vectors(file, words or [])
-        if exclude is not None:
-            excluded = [self._rows(file, exclude)] * len(vectors)
-        elif words is not None:
-            excluded = [row[row >= 0] for row in file.find(words)[:, np.newaxis]]
-        else:
-            excluded = [np.empty(0, np.int64)] * len(vectors)
-        n = min(n, self.n_rows)
-        if not approximate:
-            return self._ranked(self._search.nearest(vectors, n, metric, excluded))
-        index = self._index(file, metric)
-        rows = index.candidates(scale_to_units(vectors), n, excluded)
-        return self._ranked(self._search.scored(vectors, n, rows))
+        vectors = self._vectors(file, queries, options.dim)
+        excluded = self._excluded(file, queries, options.exclude)
+        among = self._rows_among(file, options.among)
+        n = min(options.n, self.n_rows)
+        if options.approximate:
+            units = scale_to_units(vectors)
+            proposed = self._index(file).candidates(units, n, excluded, among)
+            if proposed is not None:
+                return self._ranked(self._search.scored(vectors, n, proposed))
+        search = self._search_of(options.dim)
+        return self._ranked(search.nearest(vectors, n, options.metric, excluded, among=among))
+
+    def rank(self, file: Searched, word: str, other: str) -> int:
+        """Return the rank of a word among the neighbors of another."""
+        pair, rows = check_finite(file.batch([word, other])), file.find([word, other])
+        return 1 + self._search.count_nearer(pair[0], pair[1], rows[rows >= 0])
+
+    def _search_of(self, dim: int | None) -> ExactSearch:
+        """Return the search of the first `dim` columns; the last one is kept, with its lengths."""
+        if dim is None:
+            return self._search
+        kept = self._cut
+        if kept is None or kept[0] != dim:
+            kept = self._cut = dim, ExactSearch(self._matrix, self.n_rows, dim)
+        return kept[1]
 
     def build_index(
         self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
@@ -98,26 +100,11 @@ class Similarity:
         self._approximate = ApproximateIndex(target, data, (self.n_rows, self._dim))
         return target
 
-    def _index(self, file: Searched, metric: Metric) -> ApproximateIndex:
-        if metric != "cosine":
-            raise ValueError(f"metric must be 'cosine' for an approximate search, not {metric!r}")
+    def _index(self, file: Searched) -> ApproximateIndex:
         if self._approximate is None:
             shape = self.n_rows, self._dim
             self._approximate = ApproximateIndex(self._beside, file.mapped_files[0], shape)
         return self._approximate
-
-    def complete(
-        self, file: Searched, questions: Sequence[Sequence[str]], n: int
-    ) -> list[list[Neighbor]]:
-        """Return the answers to analogies, given as all their a, all their b and all their c."""
-        m = len(questions[0])
-        words = [word for part in questions for word in part]
-        units = scale_to_units(self._vectors(file, words))
-        rows = file.find(words).reshape(3, m)
-        excluded = [np.unique(part[part >= 0]) for part in rows.T]
-        targets = units[m : 2 * m] - units[:m] + units[2 * m :]
-        found = self._search.nearest(targets, min(n, self.n_rows), "cosine", excluded)
-        return self._ranked(found)
 
     def _ranked(
         self, found: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]
@@ -131,22 +118,64 @@ class Similarity:
             for rows, scores in found
         ]
 
-    def _vectors(self, file: Searched, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        return check_finite(file.batch(words))
+    def _vectors(
+        self, file: Searched, queries: Queries, dim: int | None
+    ) -> npt.NDArray[np.float64]:
+        """Return the vector of each query: (m, dim)."""
+        found = check_finite(file.batch(queries.words)[:, :dim])
+        if queries.weights is None:
+            return np.concatenate((found, queries.vectors))
+        items = np.concatenate((scale_to_units(found), queries.vectors))
+        m, p = _shape(queries)
+        largest = np.abs(queries.weights).max(axis=1, keepdims=True)  # whose sum may overflow
+        weights = queries.weights / np.where(largest > 0, largest, 1)
+        totals = np.abs(weights).sum(axis=1, keepdims=True)
+        weights /= np.where(totals > 0, totals, 1)
+        means: npt.NDArray[np.float64] = np.einsum(
+            "mp,mpd->md", weights, items.reshape(m, p, items.shape[1])
+        )
+        return means
 
-    def _rows(self, file: Searched, exclude: Iterable[str | int]) -> npt.NDArray[np.int64]:
-        """Return the rows of words and row numbers, each once; unknown words are left out."""
-        if isinstance(exclude, str):
-            raise TypeError("exclude takes a list of words or rows")
-        asked = list(exclude)
-        words = [item for item in asked if isinstance(item, str)]
-        rows = [operator.index(item) for item in asked if not isinstance(item, str)]
-        wrong = [row for row in rows if not -self.n_rows <= row < self.n_rows]
-        if wrong:
-            raise out_of_range("row", wrong[0], self.n_rows)
-        numbers = np.array([row % self.n_rows for row in rows], np.int64)
-        of_words = file.find(words) if words else np.empty(0, np.int64)
-        return np.unique(np.concatenate((numbers, of_words[of_words >= 0])))
+    def _excluded(
+        self, file: Searched, queries: Queries, exclude: list[str | int] | None
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return the rows that are no answer to each query; unknown words have none."""
+        m, p = _shape(queries)
+        if exclude is not None:
+            words = [item for item in exclude if isinstance(item, str)]
+            rows = [item for item in exclude if not isinstance(item, str)]
+            rows += file.find(words).tolist()
+            return [np.unique([row for row in rows if row >= 0]).astype(np.int64)] * m
+        found = np.full(m * p, -1, np.int64)
+        if queries.words:
+            found[: len(queries.words)] = file.find(queries.words)
+        return [np.unique(part[part >= 0]) for part in found.reshape(m, p)]
+
+    def _rows_among(
+        self, file: Searched, among: list[str] | npt.NDArray[np.int64] | dict[str, Any] | None
+    ) -> npt.NDArray[np.int64] | None:
+        """Return the rows to compare, sorted and each once; None for all.
+
+        The file has replaced metadata of sections by rows.
+        """
+        if isinstance(among, list):
+            rows = file.find(among)
+            unknown = np.flatnonzero(rows < 0)
+            if unknown.size:
+                word = among[int(unknown[0])]
+                raise UnknownWordError(
+                    word, path=file.path, n_unknown=unknown.size, wordless=self._words is None
+                )
+            return np.unique(rows)
+        return among if isinstance(among, np.ndarray) else None
+
+
+def _shape(queries: Queries) -> tuple[int, int]:
+    """Return the number of queries, and the number of words and vectors that each is made from."""
+    if queries.weights is None:
+        return len(queries.words) + len(queries.vectors), 1
+    m, p = queries.weights.shape
+    return m, p
 
 
 def measure_cosine(pair: npt.NDArray[Any]) -> float:

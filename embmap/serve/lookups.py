@@ -21,7 +21,7 @@ from embmap.serve.request import (
 )
 from embmap.serve.request_fields import refuse
 
-__all__ = ["lookup", "vectors"]
+__all__ = ["check_rows", "lookup", "vectors"]
 
 # Answers that take at most a millisecond or two: bytes of vectors, letters of composed words.
 _QUICK_NBYTES = {JSON: 1 << 16, NPY: 1 << 19, ARROW: 1 << 19}
@@ -74,7 +74,7 @@ def lookup(call: Call) -> Answer:
         nbytes = check_size(call, len(asked if words is None else words), file)
         call.check_quick(quick=nbytes <= _QUICK_NBYTES[media_type])
     if words is None:
-        rows = check_rows(asked, file)
+        rows = check_rows(asked, file.shape[0])
     else:
         check_words(file)
         rows = file.find(words)
@@ -127,9 +127,8 @@ def check_known(words: list[str], rows: npt.NDArray[np.int64]) -> None:
         raise unknown_word(words[int(unknown[0])], unknown.size)
 
 
-def check_rows(rows: list[int], file: EmbeddingFile) -> npt.NDArray[np.int64]:
+def check_rows(rows: list[int], n_rows: int) -> npt.NDArray[np.int64]:
     """Return rows as an array, or refuse if one does not exist."""
-    n_rows = file.shape[0]
     for row in rows:
         if row >= n_rows:
             raise Problem(404, "unknown_row", f"a row must be below {n_rows}, not {row}")

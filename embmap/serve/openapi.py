@@ -73,11 +73,20 @@ def _options(limits: Limits) -> dict[str, dict[str, Any]]:
             "body": _lookup(limits),
             "binary": True,
         },
-        "similar": {"summary": "The nearest words", "answer": neighbors, "body": _similar(n)},
+        "similar": {
+            "summary": "The nearest words",
+            "answer": neighbors,
+            "body": _similar(n, limits),
+        },
         "analogy": {
             "summary": "The words that are to c as b is to a",
             "answer": neighbors,
             "body": _closed({**words, "n": n, "t": _INTEGER}, list(words)),
+        },
+        "rank": {
+            "summary": "The rank of a word among the neighbors of another, from 1",
+            "answer": _object({"rank": _INTEGER}),
+            "body": _closed({"word": _STRING, "other": _STRING, "t": _INTEGER}, ["word", "other"]),
         },
         "complete": {
             "summary": "Words that begin with a prefix",
@@ -159,13 +168,35 @@ def _lookup(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _similar(n: dict[str, Any]) -> dict[str, Any]:
-    options = {"n": n, "metric": _choice(METRICS), "t": _INTEGER}
+def _similar(n: dict[str, Any], limits: Limits) -> dict[str, Any]:
     vector = {"type": "array", "items": {"type": "number"}}
+    row = {"type": "integer", "minimum": 0}
+    item = {"anyOf": [_STRING, vector]}
+    pair = {"type": "array", "prefixItems": [item, {"type": "number"}], "items": False}
+    terms = {
+        "type": "array",
+        "items": {"anyOf": [_STRING, vector, {**pair, "minItems": 2}]},
+        "minItems": 1,
+        "maxItems": limits.words,
+    }
+    some = {"minItems": 1, "maxItems": limits.among}
+    options = {
+        "n": n,
+        "metric": _choice(METRICS),
+        "t": _INTEGER,
+        "among": {
+            "oneOf": [{**_list(_STRING), **some}, {**_list(row), **some}, {"type": "object"}]
+        },
+        "dim": {"type": "integer", "minimum": 1},
+        "exclude": {**_list({"anyOf": [_STRING, row]}), "maxItems": limits.words},
+        "approximate": {"type": "boolean", "default": False},
+    }
+    sums = _closed({"positive": terms, "negative": terms, **options}, [])
     return {
         "oneOf": [
             _closed({"word": _STRING, **options}, ["word"]),
             _closed({"vector": vector, **options}, ["vector"]),
+            {**sums, "anyOf": [{"required": ["positive"]}, {"required": ["negative"]}]},
         ]
     }
 

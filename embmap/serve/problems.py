@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from embmap.errors import EmbmapError, FormatError, UnknownWordError, UnsupportedError
-from embmap.search.queries import NotFiniteError
+from embmap.search.queries import NotFiniteError, QueryError, UnknownSectionError
 
 __all__ = ["Problem", "problem_of", "unavailable", "unknown_word"]
 
@@ -44,6 +44,10 @@ def problem_of(error: BaseException) -> Problem:
             return unknown_word(error.word, error.n_unknown)
         case NotFiniteError():
             return Problem(422, "not_finite", "this word's vector is not finite")
+        case UnknownSectionError():
+            return Problem(404, "unknown_section", str(error))
+        case QueryError():
+            return Problem(400, "bad_request", str(error))
         case UnsupportedError():
             return Problem(422, "unsupported", error.message)
         case FormatError():

@@ -43,34 +43,47 @@ class Fields:
 
     def rows(self, name: str) -> list[int]:
         """Take a list of row numbers."""
-        rows = [_as_int(row) for row in self._list(name)]
-        if not all(type(row) is int and row >= 0 for row in rows):
-            refuse(f"{name!r} must hold integers of at least 0")
-        return rows
+        return _check_rows(name, self._list(name))
 
-    def _list(self, name: str) -> list[Any]:
+    def words_and_rows(self, name: str, most: int) -> tuple[list[str], list[int]]:
+        """Take a list of words and row numbers."""
+        items = self._list(name, most)
+        words = [check_word(item) for item in items if isinstance(item, str)]
+        return words, _check_rows(name, [item for item in items if not isinstance(item, str)])
+
+    def _list(self, name: str, most: int | None = None) -> list[Any]:
         values = self._values.pop(name)
+        most = self._limits.words if most is None else most
         if not isinstance(values, list):
             refuse(f"{name!r} must be a list")
-        if len(values) > self._limits.words:
-            message = f"{name!r} must have at most {self._limits.words} items, not {len(values)}"
-            refuse(message, "too_many")
+        if len(values) > most:
+            refuse(f"{name!r} must have at most {most} items, not {len(values)}", "too_many")
         return values
 
-    def vector(self, name: str, dim: int) -> npt.NDArray[np.float64]:
-        """Take a vector: (dim,) float64, all finite."""
+    def metadata(self, name: str) -> dict[str, Any] | None:
+        """Take an object, if the field has one."""
+        return self._values.pop(name) if isinstance(self._values.get(name), dict) else None
+
+    def terms(self, name: str) -> list[Any] | None:
+        """Take a list of words and vectors, each by itself or in a pair with its weight."""
+        if name not in self._values:
+            return None
+        terms: list[Any] = []
+        for term in self._list(name):
+            paired = isinstance(term, list) and len(term) == 2 and isinstance(term[0], str | list)
+            item, weight = term if paired else (term, 1.0)
+            parsed = _as_vector(name, item) if isinstance(item, list) else check_word(item)
+            terms.append((parsed, _as_vector(name, [weight])[0]) if paired else parsed)
+        if not terms:
+            refuse(f"{name!r} must not be empty")
+        return terms
+
+    def vector(self, name: str, sizes: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Take a vector of one of some sizes: float64, all finite."""
         values = self._values.pop(name)
-        if not isinstance(values, list) or len(values) != dim:
-            refuse(f"{name!r} must be a list of {dim} numbers")
-        if not all(type(value) in (int, float) for value in values):
-            refuse(f"{name!r} must hold numbers")
-        try:
-            vector = np.array(values, np.float64)
-        except OverflowError:
-            vector = np.array([np.inf])
-        if not np.isfinite(vector).all():
-            refuse(f"{name!r} must hold finite numbers")
-        return vector
+        if not isinstance(values, list) or len(values) not in sizes:
+            refuse(f"{name!r} must be a list of {sizes[0]} numbers")
+        return _as_vector(name, values)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Take one of the choices, by default the first."""
@@ -99,6 +112,26 @@ class Fields:
         if not isinstance(value, bool):
             refuse(f"{name!r} must be true or false")
         return value
+
+
+def _check_rows(name: str, values: list[Any]) -> list[int]:
+    rows = [_as_int(row) for row in values]
+    if not all(type(row) is int and row >= 0 for row in rows):
+        refuse(f"{name!r} must hold integers of at least 0")
+    return rows
+
+
+def _as_vector(name: str, values: list[Any]) -> npt.NDArray[np.float64]:
+    """Return numbers as float64, or refuse if one is not a finite number."""
+    if not all(type(value) in (int, float) for value in values):
+        refuse(f"{name!r} must hold numbers")
+    try:
+        vector = np.array(values, np.float64)
+    except OverflowError:
+        vector = np.array([np.inf])
+    if not np.isfinite(vector).all():
+        refuse(f"{name!r} must hold finite numbers")
+    return vector
 
 
 def _as_int(value: Any) -> Any:

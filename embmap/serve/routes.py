@@ -56,6 +56,7 @@ TASKS = {
     "lookup": Task(method="POST", answer=lookups.lookup, is_quick=True),
     "similar": Task(method="POST", answer=searches.similar, is_search=True),
     "analogy": Task(method="POST", answer=searches.analogy, is_search=True),
+    "rank": Task(method="POST", answer=searches.rank, is_search=True),
     "complete": Task(method="GET", answer=searches.complete, is_search=True),
     "trajectory": Task(method="GET", answer=trajectories.trajectory, has_word=True),
     "related": Task(method="GET", answer=trajectories.related, has_word=True, is_search=True),

@@ -7,12 +7,16 @@ from typing import Any, cast
 
 import numpy as np
 
+from embmap.embedding_file import EmbeddingFile
+from embmap.errors import StaleIndexError
 from embmap.search.queries import METRICS, Metric, Neighbor
+from embmap.serve.lookups import check_rows
+from embmap.serve.problems import Problem
 from embmap.serve.representations import Answer, json_answer
 from embmap.serve.request import Call, at_asked_step, check_vectors, check_words
 from embmap.serve.request_fields import refuse
 
-__all__ = ["analogy", "answer_neighbors", "complete", "similar"]
+__all__ = ["analogy", "answer_neighbors", "complete", "rank", "similar"]
 
 
 def similar(call: Call) -> Answer:
@@ -21,17 +25,52 @@ def similar(call: Call) -> Answer:
     call.choose_media_type()
     n = fields.number("n", 10, 1, call.limits.neighbors)
     metric = cast(Metric, fields.choice("metric", METRICS))
-    if ("word" in fields) == ("vector" in fields):
-        refuse("the body must have either 'word' or 'vector'")
+    is_sum = "positive" in fields or "negative" in fields
+    if ("word" in fields) + ("vector" in fields) + is_sum != 1:
+        refuse("the body must have one of 'word', 'vector', and 'positive' or 'negative'")
     query: Any = None
     if "word" in fields:
         query = fields.word("word")
         check_words(file)
     check_vectors(file)
-    if query is None:
-        query = fields.vector("vector", file.dim)
+    dim = fields.number("dim", file.dim, 1, file.dim)
+    if "vector" in fields:
+        query = fields.vector("vector", (file.dim, dim))
+    positive, negative = fields.terms("positive"), fields.terms("negative")
+    exclude = _words_and_rows(call, file, "exclude", call.limits.words)
+    among = fields.metadata("among") or _words_and_rows(call, file, "among", call.limits.among)
+    if isinstance(among, list) and 0 < sum(isinstance(each, str) for each in among) < len(among):
+        refuse("'among' must hold words or rows, not both")
+    approximate = fields.flag("approximate")
     fields.check_rest()
-    return answer_neighbors(file.most_similar(query, n, metric))
+    try:
+        found = file.most_similar(
+            query,
+            n,
+            metric,
+            positive=positive,
+            negative=negative,
+            among=among,
+            dim=dim,
+            exclude=exclude,
+            approximate=approximate,
+        )
+    except (StaleIndexError, ImportError):
+        message = (
+            "the server has no valid approximate index of this file; build it with build_ann()"
+        )
+        raise Problem(422, "stale_index", message) from None
+    return answer_neighbors(found)
+
+
+def _words_and_rows(
+    call: Call, file: EmbeddingFile, name: str, most: int
+) -> list[str | int] | None:
+    """Take a list of words and rows; refuse rows that do not exist."""
+    if name not in call.fields:
+        return None
+    words, rows = call.fields.words_and_rows(name, most)
+    return [*words, *check_rows(rows, len(file)).tolist()]
 
 
 def analogy(call: Call) -> Answer:
@@ -45,6 +84,18 @@ def analogy(call: Call) -> Answer:
     check_words(file)
     check_vectors(file)
     return answer_neighbors(file.analogy(a, b, c, n))
+
+
+def rank(call: Call) -> Answer:
+    """Answer ``POST /v1/{name}/rank``."""
+    fields = call.fields
+    call.choose_media_type()
+    word, other = fields.word("word"), fields.word("other")
+    file = at_asked_step(call)
+    fields.check_rest()
+    check_words(file)
+    check_vectors(file)
+    return json_answer({"rank": file.rank(word, other)})
 
 
 def complete(call: Call) -> Answer:

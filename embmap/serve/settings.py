@@ -30,6 +30,8 @@ class Limits:
         Bytes of a request's body.
     words : int
         Words or rows in a request.
+    among : int
+        Words or rows that a search is restricted to.
     neighbors : int
         The greatest `n`.
     answer_nbytes : int
@@ -52,6 +54,7 @@ class Limits:
 
     body_nbytes: int = 1 << 20
     words: int = 1024
+    among: int = 1 << 17
     neighbors: int = 1000
     answer_nbytes: int = 1 << 24
     requests: int = 64
@@ -64,7 +67,7 @@ class Limits:
 
     def public(self) -> dict[str, int]:
         """Return the limits that a client has to know."""
-        names = ("words", "body_nbytes", "answer_nbytes", "neighbors")
+        names = ("words", "among", "body_nbytes", "answer_nbytes", "neighbors")
         return {name: getattr(self, name) for name in names}
 
 

@@ -99,23 +99,21 @@ class ReadMatrix(DenseMatrix):
         order = np.argsort(rows, kind="stable")  # the file is read forwards
         ordered = rows[order]
         rows_per_block = max(BLOCK_NBYTES // max(self._row_nbytes, 1), 1)
-        runs = self._runs(ordered)
-        if 2 * len(runs) > rows.size:  # scattered rows are read one by one
-            for begin in range(0, rows.size, rows_per_block):
-                part = ordered[begin : begin + rows_per_block]
-                sizes = np.full(part.size, self._row_nbytes)
-                data = self._file.gather(self._offset + part * self._row_nbytes, sizes)
-                block = data.view(self.dtype).reshape(part.size, self.shape[1])
-                out[order[begin : begin + part.size]] = block
-            return
-        for first, last in runs:
-            begin, high = np.searchsorted(ordered, (first, last)).tolist()
-            while begin < high:
-                start = int(ordered[begin])
-                end = min(int(np.searchsorted(ordered, start + rows_per_block)), high)
-                block = self._span(start, int(ordered[end - 1]) + 1)
-                out[order[begin:end]] = block[ordered[begin:end] - start]
-                begin = end
+        # Rows of a part of the file are read together if they are near each other.
+        starts = np.flatnonzero(np.diff(ordered // rows_per_block, prepend=-1))
+        stops = np.append(starts[1:], rows.size)[: starts.size]
+        firsts, lasts = ordered[starts], ordered[stops - 1]
+        near = (lasts - firsts) * self._row_nbytes <= (stops - starts) * _GAP_NBYTES
+        for begin, end in zip(starts[near].tolist(), stops[near].tolist(), strict=True):
+            first = int(ordered[begin])
+            block = self._span(first, int(ordered[end - 1]) + 1)
+            out[order[begin:end]] = block[ordered[begin:end] - first]
+        apart = np.flatnonzero(np.repeat(~near, stops - starts))
+        for begin in range(0, apart.size, rows_per_block):
+            places = apart[begin : begin + rows_per_block]
+            sizes = np.full(places.size, self._row_nbytes)
+            data = self._file.gather(self._offset + ordered[places] * self._row_nbytes, sizes)
+            out[order[places]] = data.view(self.dtype).reshape(places.size, self.shape[1])
 
 
 def dense_matrix(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from embmap.codecs.product import distance_tables, reconstruct, table_sums
 from embmap.codecs.products import multiply, vecdot
 from embmap.errors import FormatError
 from embmap.vectors.matrix import Matrix
+from embmap.vectors.streamed import Selected
 
 __all__ = ["ProductMatrix", "Quantized"]
 
@@ -61,6 +63,7 @@ class ProductMatrix(Matrix):
         self._projection = projection
         self._norms = norms
         self._where = where
+        self._numbers: npt.NDArray[np.int64] | None = None
         self._code_rows = codes.rows()
         self._norm_rows = None if norms is None else norms.rows()
         self._tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None] | None = None
@@ -101,6 +104,18 @@ class ProductMatrix(Matrix):
                 table is None or bool((np.abs(table) < _TAME).all()) for table in self._tables
             )
         return self._tables
+
+    def select(self, rows: npt.NDArray[np.int64]) -> ProductMatrix:
+        """Return some rows of this matrix, which has the rows of a file, as a matrix."""
+        part = copy(self)
+        part.shape = (rows.size, self.shape[1])
+        part._numbers = rows
+        part.codes = Selected(self.codes, rows)
+        part._code_rows = part.codes.rows()
+        if self._norms is not None:
+            part._norms = Selected(self._norms, rows)
+            part._norm_rows = part._norms.rows()
+        return part
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
         norm = None if self._norm_rows is None else self._norm_rows[i]
@@ -188,6 +203,7 @@ class ProductMatrix(Matrix):
         where = dict(self._where)
         if first is not None:
             wrong = first + int(np.flatnonzero((codes >= self._k).any(axis=1))[0])
+            wrong = wrong if self._numbers is None else int(self._numbers[wrong])
             where["field"] = f"codes of row {wrong}"
         return FormatError(f"{error}", **where)
 

@@ -1,4 +1,4 @@
-"""Matrices whose rows are made a range at a time: of an array, a selection, or two on end."""
+"""Matrices whose rows are made a range at a time: of an array, a part, or two on end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["ArrayMatrix", "Selected", "Stacked", "Streamed"]
+__all__ = ["ArrayMatrix", "Leading", "Selected", "Stacked", "Streamed"]
 
 
 class Streamed(Matrix):
@@ -79,6 +79,31 @@ class Selected(Streamed):
         ):
             return self._matrix[first : first + n]
         return self._matrix.take(rows)
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        own = self._rows
+        self._matrix.take(own.start + rows * own.step if isinstance(own, range) else own[rows], out)
+
+
+class Leading(Streamed):
+    """The first columns of a matrix."""
+
+    def __init__(self, matrix: Matrix, columns: int) -> None:
+        self.shape = (len(matrix), columns)
+        self.dtype = matrix.dtype
+        self._matrix = matrix
+
+    def mapped(self) -> npt.NDArray[Any] | None:
+        """Return the columns as a view of the file, whose rows are not contiguous."""
+        array = self._matrix.mapped()
+        return None if array is None else array[:, : self.shape[1]]
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self._matrix[start:stop][:, : self.shape[1]]
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        array = self.mapped()
+        out[...] = self._matrix.take(rows)[:, : self.shape[1]] if array is None else array[rows]
 
 
 class Stacked(Streamed):

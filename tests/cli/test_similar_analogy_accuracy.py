@@ -33,6 +33,51 @@ def test_similar_lists_the_nearest_words(command, path):
     assert "dot" in command("similar", path, "apple", "--metric", "dot")[1]
 
 
+def test_similar_compares_some_words_and_sums(command, path, tmp_path):
+    def found(*arguments):
+        status, out, err = command("similar", path, *arguments, "--json")
+        assert (status, err) == (0, "")
+        return [each["word"] for each in json.loads(out)]
+
+    words = tmp_path / "words.txt"
+    words.write_text("queen\nman\n\nking\n")
+    assert found("woman", "--among", words) == ["queen", "king", "man"]
+    assert found("woman", "--rows", "0:2") == ["king", "man"]
+    assert found("woman", "--rows", "-2:") == ["apple", "zwölf"]
+    assert found("woman", "-n", "1", "--exclude", "queen") == ["apple"]
+    assert found("king", "--negative", "man", "--positive", "woman", "-n", "1") == ["queen"]
+    assert found("--positive", "apple", "-n", "1") == ["zwölf"]
+    assert found("apple", "--dim", "2", "-n", "1", "--exclude", "man") == ["king"]
+    words.write_text("queen\nnone\nnever\n")
+    status, out, err = command("similar", path, "man", "--among", words)
+    assert (status, out) == (1, "")
+    assert err.splitlines()[1] == f"embmap: {path}: no vector for 'never'"
+    for wrong, message in (
+        (["man", "--rows", "3"], "--rows must be START:STOP, not '3'"),
+        (["man", "--rows", "5:2"], "among must not be empty"),
+        (["man", "--dim", "4"], "dim must be from 1 to 3, not 4"),
+        (["man", "--section", "a=b"], "finalfusion files have no sections"),
+        (["man", "--among", words, "--rows", "0:2"], "give one of --among, --rows and --section"),
+        ([], "give a WORD, --positive or --negative"),
+    ):
+        status, out, err = command("similar", path, *wrong)
+        assert (status, out, err) == (2, "", f"embmap: {message}\n")
+
+
+def test_similar_compares_sections(command, tmp_path):
+    sections = [
+        {"start": 0, "stop": 2, "metadata": {"source": "wiki"}},
+        {"start": 4, "stop": 6, "metadata": {"year": 1900}},
+    ]
+    path = embmap.cvc.write(tmp_path / "a.cvc", ROWS, sections=sections, layout="1.0")
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(WORDS) + "\n", "utf-8")
+    for section, expected in (("source=wiki", ["king", "man"]), ("year=1900", ["apple", "zwölf"])):
+        arguments = ("woman", "--section", section, "--vocab", words, "--json")
+        found = json.loads(command("similar", path, *arguments)[1])
+        assert [each["word"] for each in found] == expected
+
+
 def test_analogies_are_answered(command, path):
     status, out, _ = command("analogy", path, "man", "king", "woman", "-n", "1")
     assert status == 0

@@ -214,6 +214,7 @@ VECTORS = [
         (lambda file: file.most_similar("a"), RANKED),
         (lambda file: file.most_similar([1, 2]), RANKED),
         (lambda file: file.analogy("a", "b", "c"), RANKED),
+        (lambda file: file.rank("a", "b"), [*RANKED, answer({"rank": -1}), answer({"rank": 1.5})]),
         (lambda file: file["a"], VECTORS),
         (lambda file: file.get("a"), VECTORS),
         (lambda file: file.batch(["a"], missing="zero"), VECTORS),

@@ -87,9 +87,24 @@ def test_every_format_answers_every_route_like_the_local_file(served, paths, nam
             answer = served.json(base + "similar", {"word": "w1", "n": 5, "metric": metric})[1]
             expected = file.most_similar("w1", 5, metric)
             assert [tuple(each.values()) for each in answer["neighbors"]] == expected
+        mask = np.arange(len(WORDS)) % 3 == 0
+        for among, sent in ((["w1", "w9"], ["w1", "w9"]), (mask, np.flatnonzero(mask).tolist())):
+            body = {"word": "w1", "n": 5, "among": sent, "dim": 4, "exclude": ["w9", 3]}
+            answer = served.json(base + "similar", body)[1]
+            expected = file.most_similar("w1", 5, among=among, dim=4, exclude=["w9", 3])
+            assert [tuple(each.values()) for each in answer["neighbors"]] == expected
         vector = file.batch(["w2"])[0].tolist()
+        body = {"positive": ["w1", ["w3", 0.5], vector], "negative": [[vector, 0.25]], "n": 4}
+        answer = served.json(base + "similar", body)[1]
+        expected = file.most_similar(
+            positive=["w1", ("w3", 0.5), vector], negative=[(vector, 0.25)], n=4
+        )
+        assert [tuple(each.values()) for each in answer["neighbors"]] == expected
         answer = served.json(base + "similar", {"vector": vector, "n": 1})[1]
         assert answer["neighbors"][0]["row"] == 2
+        body = {"word": "w1", "other": "w2"}
+        assert served.json(base + "rank", body) == (200, {"rank": file.rank("w1", "w2")})
+        assert served.code(base + "rank", {**body, "other": "none"}) == (404, "unknown_word")
         answer = served.json(base + "analogy", {"a": "w1", "b": "w2", "c": "w3", "n": 4})[1]
         assert [each["row"] for each in answer["neighbors"]] == [
             each.row for each in file.analogy("w1", "w2", "w3", 4)
@@ -243,6 +258,41 @@ def test_what_is_too_much_or_makes_no_sense_is_refused(served):
         assert served.json(url, body)[0] == 400
     for n in (0, 1001, 1.5, "x", None, True):
         assert served.json("/v1/fifu/similar", {"word": "w1", "n": n})[0] == 400
+    for options in (
+        {"among": []},
+        {"among": ["w1", 2]},
+        {"among": [-1]},
+        {"among": "w1"},
+        {"among": [0] * ((1 << 17) + 1)},
+        {"dim": 0},
+        {"dim": 7},
+        {"exclude": ["w1"] * 1025},
+        {"exclude": [0.5]},
+        {"approximate": 1},
+        {"positive": ["w1"]},
+    ):
+        assert served.json("/v1/fifu/similar", {"word": "w1", **options})[0] == 400, options
+    for terms in (
+        [],
+        "w1",
+        [3],
+        [[1, 2]],
+        [["w1", "w2"]],
+        [["w1", None]],
+        [[[1], 2]],
+        ["w1"] * 1025,
+    ):
+        assert served.json("/v1/fifu/similar", {"positive": terms})[0] == 400, terms
+    url = "/v1/fifu/similar"
+    for options, code in (
+        ({"among": ["none"]}, (404, "unknown_word")),
+        ({"among": [9999]}, (404, "unknown_row")),
+        ({"exclude": [9999]}, (404, "unknown_row")),
+        ({"among": {"source": "wiki"}}, (404, "unknown_section")),
+        ({"approximate": True}, (422, "stale_index")),
+        ({"approximate": True, "metric": "dot"}, (400, "bad_request")),
+    ):
+        assert served.code(url, {"word": "w1", **options}) == code, options
     for vector in ([1], [1e400] * 6, ["a"] * 6, [10**400] * 6, {}):
         assert served.json("/v1/fifu/similar", {"vector": vector})[0] == 400
     assert served.code(url, {}, **{"Content-Type": "text/plain"}) == (415, "not_json")
@@ -333,6 +383,17 @@ def test_the_client_is_equal_to_the_local_file(served, paths):
                 equal_nan=True,
             )
             assert remote.most_similar("w1", 3) == file.most_similar("w1", 3)
+            for error, options in (
+                (IndexError, {"among": [9999]}),
+                (embmap.UnknownWordError, {"among": ["none", "\ud800"]}),
+                (ValueError, {"among": []}),
+                (ValueError, {"among": {"source": "wiki"}}),
+                (ValueError, {"dim": 7}),
+                (embmap.StaleIndexError, {"approximate": True}),
+            ):
+                for asked in (remote, file):
+                    with pytest.raises(error):
+                        asked.most_similar("w1", **options)
             query = file.at().batch(["w5"])[0]
             assert remote.most_similar(query, 3) == file.most_similar(query, 3)
             assert remote.analogy("w1", "w2", "w3", 3) == file.analogy("w1", "w2", "w3", 3)
@@ -410,13 +471,21 @@ def test_the_description_is_true(served):
     # These depend on the file, so the description of all files cannot contain them.
     paths = description["paths"]
     body = paths["/v1/{name}/similar"]["post"]["requestBody"]["content"]["application/json"]
-    body["schema"]["oneOf"][1]["properties"]["vector"] |= {"minItems": 6, "maxItems": 6}
+    of_word, of_vector, of_sum = (choice["properties"] for choice in body["schema"]["oneOf"])
+    of_vector["vector"] |= {"minItems": 6, "maxItems": 6}
+    for terms in (of_sum["positive"], of_sum["negative"]):
+        _, vector, pair = terms["items"]["anyOf"]
+        for each in (vector, pair["prefixItems"][0]["anyOf"][1]):
+            each |= {"minItems": 6, "maxItems": 6}
+    for properties in (of_word, of_vector, of_sum):
+        properties["dim"] |= {"maximum": 6}
+        properties["approximate"] = {"const": False}
     step = {"type": "integer", "minimum": -3, "maximum": 2}
     for path in paths.values():
         for parameter in path.get("get", {}).get("parameters", []):
             if parameter["name"] == "t":
                 parameter["schema"] = step
-    for route in ("lookup", "similar", "analogy"):
+    for route in ("lookup", "similar", "analogy", "rank"):
         post = paths[f"/v1/{{name}}/{route}"]["post"]
         schema = post["requestBody"]["content"]["application/json"]["schema"]
         for choice in schema.get("oneOf", [schema]):

@@ -203,7 +203,7 @@ class ChunkedMatrix(Matrix):
             self.decode_rows(number, start, stop, whole)
             out[...] = whole
         elif part.compression == "lossless":
-            out[...] = self._decode_planes(number, part, start, stop).reshape(shape)
+            out[...] = self._decode_planes(number, part, np.arange(start, stop))
         else:
             stored = self.stored_rows(number, start, stop)
             if part.compression == "fp16":
@@ -229,7 +229,7 @@ class ChunkedMatrix(Matrix):
         return self._file.array(offset, kind, (stop - start, columns))
 
     def _decode_planes(
-        self, number: int, part: Part, start: int, stop: int
+        self, number: int, part: Part, chosen: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
         payload = self._file.array(part.offset, np.uint8, part.nbytes)
         try:
@@ -239,7 +239,8 @@ class ChunkedMatrix(Matrix):
             rows, columns = self._chunks[number].rows, self.shape[1]
             if planes.n != rows * columns:
                 raise ValueError(f"it has {planes.n} values, not {rows} rows of {columns}")
-            return decode_planes(payload, planes, start * columns, stop * columns)
+            places = chosen[:, np.newaxis] * columns + np.arange(columns)
+            return decode_planes(payload, planes, places.reshape(-1)).reshape(places.shape)
         except ValueError as error:
             raise FormatError(
                 f"the payload of chunk {number} cannot be decoded: {error}",
@@ -295,10 +296,7 @@ class ChunkedMatrix(Matrix):
         """Decode sorted rows of a chunk, counted from its first row."""
         part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
-            out = np.empty((rows.size, columns), self.dtype)
-            for i, row in enumerate(rows.tolist()):
-                self.decode_rows(number, row, row + 1, out[i : i + 1])
-            return out
+            return self._decode_planes(number, part, rows)
         if self._file.zero_copy:
             stored = self.stored_rows(number, 0, self._chunks[number].rows)[rows]
         else:

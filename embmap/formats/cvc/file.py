@@ -153,6 +153,9 @@ class CvcFile(EmbeddingFile):
             more = [np.setdiff1d(np.concatenate(more), np.concatenate(rows))]
         return np.concatenate((none, *rows, *more))
 
+    def _find_sections(self, match: dict[str, Any]) -> npt.NDArray[np.int64]:
+        return self.section(**match)
+
     def __len__(self) -> int:
         """Return the number of rows."""
         self._check_open()
