@@ -1,4 +1,4 @@
-"""Matrices whose rows are made a range at a time: of an array, a selection, or two on end."""
+"""Matrices whose rows are made a range at a time: of an array, scaled, selected, or two on end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["ArrayMatrix", "Selected", "Stacked", "Streamed"]
+__all__ = ["ArrayMatrix", "Scaled", "Selected", "Stacked", "Streamed"]
 
 
 class Streamed(Matrix):
@@ -79,6 +79,23 @@ class Selected(Streamed):
         ):
             return self._matrix[first : first + n]
         return self._matrix.take(rows)
+
+
+class Scaled(Streamed):
+    """Integers times a factor, in float32."""
+
+    def __init__(self, matrix: Matrix, scale: float) -> None:
+        self.shape = matrix.shape
+        self.dtype = np.dtype(np.float32)
+        self._matrix = matrix
+        self._scale = np.float32(scale)
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        with np.errstate(over="ignore"):
+            numbers: npt.NDArray[Any] = np.multiply(
+                self._matrix[start:stop], self._scale, dtype=np.float32
+            )
+        return numbers
 
 
 class Stacked(Streamed):
