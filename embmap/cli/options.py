@@ -17,6 +17,7 @@ __all__ = [
     "FileArgument",
     "JsonOption",
     "LayoutOption",
+    "TimeOption",
     "VocabOption",
     "choose",
 ]
@@ -47,7 +48,20 @@ BackendOption = Annotated[
 ]
 VocabOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Words for a file without words: a text file, one per line."),
+    typer.Option(
+        metavar="FILE",
+        help="Words for a file without words: a text file, one per line, or a word list in JSON.",
+    ),
+]
+TimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        "-t",
+        metavar="T",
+        help="The time step of a DWE file: its number, or its label in --vocab.",
+        show_default="the last, -1",
+    ),
 ]
 ColumnOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The column to use of a CVC file with several.")

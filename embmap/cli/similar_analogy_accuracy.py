@@ -15,10 +15,12 @@ from embmap.cli.options import (
     FileArgument,
     JsonOption,
     LayoutOption,
+    TimeOption,
     VocabOption,
     choose,
 )
 from embmap.cli.printing import complain, print_json, print_neighbors, print_rows
+from embmap.cli.trajectory_related_changes import choose_time_step
 from embmap.search.queries import Metric
 
 __all__ = ["accuracy", "analogy", "similar"]
@@ -41,6 +43,7 @@ def similar(
             "--approximate", help="Use the index FILE.usearch, which f.build_ann() writes."
         ),
     ] = False,
+    time: TimeOption = None,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
@@ -49,7 +52,8 @@ def similar(
     """List the words nearest to a word."""
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         _check_words(opened, [word])
-        found = opened.most_similar(word, n, metric, approximate=approximate)
+        at = choose_time_step(opened, time)
+        found = at.most_similar(word, n, metric, approximate=approximate)
     if metric == "euclidean":  # the score is minus the distance
         print_neighbors(found, as_json, "distance", sign=-1)
     else:
@@ -62,6 +66,7 @@ def analogy(
     b: Annotated[str, typer.Argument(metavar="B", help="is to this word,")],
     c: Annotated[str, typer.Argument(metavar="C", help="so is this word to the words listed.")],
     n: CountOption = 10,
+    time: TimeOption = None,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
@@ -70,7 +75,7 @@ def analogy(
     """List the words that are to C as B is to A."""
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         _check_words(opened, [a, b, c])
-        found = opened.analogy(a, b, c, n)
+        found = choose_time_step(opened, time).analogy(a, b, c, n)
     print_neighbors(found, as_json, "cosine")
 
 

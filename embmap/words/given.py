@@ -27,7 +27,7 @@ __all__ = ["Words", "read_labels", "read_words", "vocabulary_of", "words_of"]
 
 Words = str | os.PathLike[str] | Sequence[str]
 # An object begins with a brace and a key. A text of words may begin with the word "{".
-_OBJECT = re.compile(rb'\s*\{\s*(?:\}|"[^"\n]*"\s*:)')
+_OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 _HEAD = 1 << 16  # bytes that show whether a file is JSON
 
 
@@ -65,7 +65,9 @@ def _read_json(file: ByteSource) -> tuple[list[str], tuple[TimeLabel, ...]] | No
     try:
         listed: Any = json.loads(file.read(0, file.nbytes).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise damaged(f"not JSON: {error}") from None
+        is_syntax = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        why = error if is_syntax else "a number or the nesting is too large"
+        raise damaged(f"not JSON: {why}") from None
     words, labels = listed.get("vocab"), listed.get("years", [])
     if not isinstance(words, list) or not isinstance(labels, list):
         raise damaged("vocab must be a list of words, and years a list of labels, if there are any")
