@@ -78,7 +78,7 @@ class Embeddings(ABC):
 
     @property
     def timestep_labels(self) -> tuple[TimeLabel, ...]:
-        """Labels of the time steps, such as years; () if there are none."""
+        """Labels of the time steps, such as years; () if they have no labels."""
         return ()
 
     @abstractmethod

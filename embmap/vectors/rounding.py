@@ -103,7 +103,7 @@ def _as_rows(step: Any) -> Any:
 
 
 def check_scale(scale: float) -> float:
-    """Return a scale as float32 holds it; ValueError if that is no factor."""
+    """Return a scale as float32 holds it; ValueError if it is not finite or is 0."""
     try:
         with np.errstate(over="ignore"):
             factor = float(np.float32(scale))

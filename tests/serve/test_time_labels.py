@@ -66,9 +66,8 @@ def test_a_time_step_may_be_asked_for_by_its_label(served, paths, name):
                 body = {"words": ["ship", "car"], "t": way}
                 status, answer = served.json(f"/v1/{name}/lookup", body)
                 query = f"t={quote(str(way))}&n=2"
-                try:
-                    step = file.at(way)
-                except ValueError as error:
+                step, error = attempt(file, way)
+                if error is not None:
                     assert (status, answer["error"]["message"]) == (400, f"'t': {error}")
                     assert served.code(f"/v1/{name}/related/car?{query}")[0] == 400
                     continue
