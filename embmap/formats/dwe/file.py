@@ -381,7 +381,7 @@ class DweFile(EmbeddingFile):
             return [(offset, 0) for offset in offsets.model_offsets]
         # Data end where the next data or model starts. A block starts with its state.
         starts = entries.positions - (2 if self.layout == "blocks" else 0)
-        known = np.append(np.unique(starts), offsets.data_words)
+        known = np.append(np.unique(starts), offsets.data_halfwords)
         if self.layout == "blocks":
             known = np.union1d(known, np.array(offsets.model_offsets) // 2)
         sizes = known[np.searchsorted(known, starts, "right").clip(max=known.size - 1)] - starts
@@ -409,8 +409,8 @@ class DweFile(EmbeddingFile):
         steps = np.arange(self.num_timesteps)[:, np.newaxis]
         entries = entries_of(self._file, self._offsets, steps, np.zeros(1, np.int64))
         begins = set(zip(entries.positions.tolist(), entries.states.tolist(), strict=True))
-        words = self._offsets.data_words
-        begins |= {(words, LOWEST), (words - 1, LOWEST)}  # the end, with or without padding
+        n = self._offsets.data_halfwords
+        begins |= {(n, LOWEST), (n - 1, LOWEST)}  # the end, with or without padding
         for t, end in ends.items():
             if end not in begins:
                 offset = self._offsets.data_offset + 2 * end[0]

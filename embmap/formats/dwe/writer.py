@@ -121,10 +121,10 @@ def write_steps(
             address = _write_stream(
                 out, residuals, models, group=group, progress=progress, spool=spool
             )
-        n_words = out.seek(0, os.SEEK_END) // 4
-        _check_size(n_words)
+        size = out.seek(0, os.SEEK_END) // 4
+        _check_size(size)
         out.seek(0)
-        out.write(struct.pack("<4s8If", MAGIC, 1, 0, n_words, address, *shape, scale))
+        out.write(struct.pack("<4s8If", MAGIC, 1, 0, size, address, *shape, scale))
     return Path(os.fsdecode(path))
 
 
@@ -165,16 +165,16 @@ def _fit_models(residuals: Residuals, progress: Progress | None) -> list[Entropy
 def _encode(
     model: Encoder, parts: Iterable[npt.NDArray[np.int16]], state: int = LOWEST
 ) -> tuple[npt.NDArray[np.uint16], int]:
-    """Return the words of a group and its first state; the last part of the group comes first."""
+    """Return the halfwords of a group and its first state; the last part comes first."""
     found = []
     for part in parts:
-        words, state = model.encode(part.reshape(-1), state)
-        found.append(words)
+        halfwords, state = model.encode(part.reshape(-1), state)
+        found.append(halfwords)
     return np.concatenate(found[::-1]) if len(found) > 1 else found[0], state
 
 
-def _even(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    return np.append(words, np.uint16(0)) if words.size % 2 else words
+def _even(halfwords: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    return np.append(halfwords, np.uint16(0)) if halfwords.size % 2 else halfwords
 
 
 def _write_blocks(
@@ -198,16 +198,16 @@ def _write_blocks(
         encoder, table = Encoder(models[residual.t]), np.empty(n_chunks, np.int64)
         out.seek(4 * end)
         for number, parts in residual.groups(group):
-            words, state = _encode(encoder, parts)
+            halfwords, state = _encode(encoder, parts)
             table[number] = end
-            state_words = np.array([state >> 16, state & 0xFFFF], np.uint16)
-            chunk = _even(np.concatenate((state_words, words))).astype("<u2", copy=False)
+            head = np.array([state >> 16, state & 0xFFFF], np.uint16)
+            chunk = _even(np.concatenate((head, halfwords))).astype("<u2", copy=False)
             out.write(chunk.tobytes())
             end += chunk.size // 2
         _check_size(end)
         out.seek(4 * addresses[residual.t])
-        head = heads[residual.t]
-        out.write(head.astype("<u2").tobytes() + table.astype("<u4").tobytes())
+        model = heads[residual.t]
+        out.write(model.astype("<u2").tobytes() + table.astype("<u4").tobytes())
         if progress is not None:
             progress("encoding timesteps", done, residuals.n_steps)
     return int(addresses[-1])
@@ -235,9 +235,9 @@ def _write_stream(
     for done, residual in enumerate(reversed(residuals), 1):
         encoder = Encoder(models[residual.t])
         for number, parts in residual.groups(group, backwards=True):
-            words, state = _encode(encoder, parts, state)
-            waiting.append(words)
-            n_following += words.size
+            halfwords, state = _encode(encoder, parts, state)
+            waiting.append(halfwords)
+            n_following += halfwords.size
             rows[residual.t, number] = n_following, state
             if len(waiting) == most_waiting or number == 0:
                 piece = np.concatenate(waiting[::-1]).astype("<u2", copy=False)
@@ -259,6 +259,7 @@ def _write_stream(
     return address
 
 
-def _check_size(n_words: int) -> None:
-    if n_words >= 2**32:
-        raise ValueError(f"a DWE file must stay below 16 GiB, not reach {4 * n_words} bytes")
+def _check_size(end: int) -> None:
+    """Refuse a file that ends at an address, in multiples of four bytes, beyond 32 bits."""
+    if end >= 2**32:
+        raise ValueError(f"a DWE file must stay below 16 GiB, not reach {4 * end} bytes")
