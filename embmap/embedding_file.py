@@ -31,6 +31,7 @@ from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
+from embmap.words.time_labels import TimeStep
 from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
 
@@ -112,7 +113,7 @@ class EmbeddingFile(Embeddings):
     def dtype(self) -> np.dtype[Any]:  # noqa: D102
         return np.dtype(np.float32) if self._matrix is None else self._matrix.dtype
 
-    def at(self, t: int | None = None) -> EmbeddingFile:  # noqa: D102
+    def at(self, t: TimeStep | None = None) -> EmbeddingFile:  # noqa: D102
         self._check_open()
         return cast(EmbeddingFile, super().at(t))
 

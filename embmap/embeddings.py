@@ -7,7 +7,6 @@ by asking a server.
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, get_args, overload
@@ -17,7 +16,8 @@ import numpy.typing as npt
 
 from embmap.errors import UnknownWordError
 from embmap.search.searchable import Searchable
-from embmap.vectors.matrix import Matrix, RowIndex, out_of_range
+from embmap.vectors.matrix import Matrix, RowIndex
+from embmap.words.time_labels import TimeLabel, TimeStep, find_step
 
 __all__ = ["Embeddings", "Key", "Missing"]
 
@@ -64,6 +64,11 @@ class Embeddings(Searchable):
         """Number of time steps T; None in a file without time steps."""
         return None
 
+    @property
+    def timestep_labels(self) -> tuple[TimeLabel, ...]:
+        """Labels of the time steps, such as years; () if they have no labels."""
+        return ()
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of words, or of rows in a file without words."""
@@ -98,13 +103,14 @@ class Embeddings(Searchable):
 
     # Looking up
 
-    def at(self, t: int | None = None) -> Embeddings:
+    def at(self, t: TimeStep | None = None) -> Embeddings:
         """Return a time step as a file whose vectors have the shape (dim,).
 
         Parameters
         ----------
-        t : int, optional
-            The time step; negative numbers count from the end. The last one by default.
+        t : int or str, optional
+            The time step: its number, where negative numbers count from the end, or its label. Text
+            of an integer is the integer. The last one by default.
 
         Returns
         -------
@@ -116,17 +122,15 @@ class Embeddings(Searchable):
         IndexError
             If the time step does not exist.
         ValueError
-            If `t` is given and the file has no time steps.
+            If `t` is given and the file has no time steps, or if it is the number of one time step
+            and the label of another. The message gives a number that means only the one.
         """
         steps = self.num_timesteps
         if steps is None:
             if t is not None:
                 raise ValueError(f"t must be None, not {t}: {self.format} files have no time steps")
             return self
-        number = -1 if t is None else operator.index(t)
-        if not -steps <= number < steps:
-            raise out_of_range("timestep", number, steps)
-        return self._at_step(number % steps)
+        return self._at_step(steps - 1 if t is None else find_step(t, steps, self.timestep_labels))
 
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:
         """Return vectors, by word or by row.

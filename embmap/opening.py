@@ -50,7 +50,9 @@ def open(
         and so does a path, which names another index. FILE.embx is read in the same way as the
         file; an index named by its path is mapped.
     vocab : path-like or sequence of str, optional
-        Words for a file that contains no words: a text file with one word per line, or the words.
+        Words for a file that contains no words: a text file with one word per line, the words, or
+        a word list in JSON. This is an object with the words as ``"vocab"`` and, if there are any,
+        the labels of time steps as ``"years"``: integers or text, all different.
 
     Returns
     -------

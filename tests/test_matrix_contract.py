@@ -15,7 +15,7 @@ from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
-from embmap.vectors.streamed import ArrayMatrix, Leading, Selected, Stacked
+from embmap.vectors.streamed import ArrayMatrix, Leading, Scaled, Selected, Stacked
 
 N, DIM, STEPS = 53, 6, 3
 RNG = np.random.default_rng(8)
@@ -121,6 +121,12 @@ CASES = {
         0,
     ),
     "array": (ArrayMatrix, lambda folder: ArrayMatrix(ROWS), ROWS, 0),
+    "scaled": (
+        Scaled,
+        lambda folder: Scaled(ArrayMatrix(HISTORY[1]), 0.5),
+        HISTORY[1] * np.float32(0.5),
+        0,
+    ),
     "selected": (
         Selected,
         lambda folder: Selected(stored(folder, ROWS[::-1].copy(), "read"), np.arange(N)[::-1]),

@@ -59,7 +59,8 @@ def convert(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IN", help="The file to read. Several become the time steps of a DWE file."
+            metavar="IN",
+            help="The file to read. Several become the time steps of a DWE or npz file.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to create or replace.")],
@@ -100,8 +101,16 @@ def convert(
         typer.Option(metavar="NAME", help="The tensor, array or column of IN to convert."),
     ] = None,
     time: Annotated[
-        int | None,
-        typer.Option(metavar="T", help="The time step of a DWE file to convert; -1 is the last."),
+        str | None,
+        typer.Option(
+            metavar="T", help="The time step of IN to convert: -1 for the last, or its label."
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Factor to numbers, for integers over time in an npy or npz file."
+        ),
     ] = None,
     layout: Annotated[
         str | None, typer.Option(metavar="DIALECT", help="Read IN as this dialect of its format.")
@@ -136,8 +145,8 @@ def convert(
             metavar="N",
             min=2,
             max=16,
-            help="For DWE files: bits of each number.",
-            show_default="8, or as in a DWE file that is read",
+            help="For DWE and npz files: bits of each number.",
+            show_default="8, or as in IN if it holds integers over time",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -158,6 +167,7 @@ def convert(
         vocab=vocab,
         tensor=tensor,
         timestep=time,
+        scale=scale,
         layout=layout,
         output_layout=output_layout,
         subwords=subwords,

@@ -20,10 +20,11 @@ from embmap.cli.options import (
     FileArgument,
     LayoutOption,
     SectionOption,
+    TimeOption,
     VocabOption,
 )
 from embmap.cli.printing import complain, dump_json, open_text, replace_non_finite
-from embmap.cli.trajectory_related_changes import choose_time_step, require_time_steps
+from embmap.cli.trajectory_related_changes import choose_time_step
 from embmap.io.atomic_write import refuse_overwriting, replacing
 
 __all__ = ["find_section_rows", "get"]
@@ -50,16 +51,7 @@ def get(
     ] = None,
     section: SectionOption = None,
     column: ColumnOption = None,
-    time: Annotated[
-        int | None,
-        typer.Option(
-            "--time",
-            "-t",
-            metavar="T",
-            help="The time step of a DWE file.",
-            show_default="the last, -1",
-        ),
-    ] = None,
+    time: TimeOption = None,
     format: Annotated[VectorFormat, typer.Option(help="How to print.")] = VectorFormat.TEXT,
     output: Annotated[
         Path | None,
@@ -81,7 +73,7 @@ def get(
             raise ValueError(
                 f"{file} has several columns; choose one with --column: {', '.join(opened.columns)}"
             )
-        at = opened.at() if time is None else choose_time_step(require_time_steps(opened), time)
+        at = choose_time_step(opened, time)
         matrix = at.vectors if column is None else _choose_column(opened, column)
         found: _Found
         if column is None:

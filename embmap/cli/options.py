@@ -18,6 +18,7 @@ __all__ = [
     "JsonOption",
     "LayoutOption",
     "SectionOption",
+    "TimeOption",
     "VocabOption",
     "choose",
 ]
@@ -48,7 +49,20 @@ BackendOption = Annotated[
 ]
 VocabOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Words for a file without words: a text file, one per line."),
+    typer.Option(
+        metavar="FILE",
+        help="Words for a file without words: a text file, one per line, or a word list in JSON.",
+    ),
+]
+TimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        "-t",
+        metavar="T",
+        help="The time step of a DWE file: its number, or its label in --vocab.",
+        show_default="the last, -1",
+    ),
 ]
 SectionOption = Annotated[
     list[str] | None,

@@ -27,6 +27,7 @@ __all__ = [
     "open_text",
     "print_json",
     "print_neighbors",
+    "print_neighbors_of_each",
     "print_rows",
     "replace_non_finite",
 ]
@@ -52,21 +53,51 @@ def print_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
-def print_neighbors(found: list[embmap.Neighbor], as_json: bool, score: str, sign: int = 1) -> None:
-    """Print words with their rows and `sign` times their scores, which are named `score`."""
+def print_neighbors(
+    found: list[embmap.Neighbor],
+    as_json: bool,
+    score: str,
+    *,
+    sign: int = 1,
+    when: str | None = None,
+) -> None:
+    """Print words with their rows and `sign` times their scores, which are named `score`.
+
+    `when` is the time that the heading names.
+    """
     if as_json:
-        print_json(
-            [
-                {"row": row, "word": word, score: replace_non_finite([sign * value])[0]}
-                for row, word, value in found
-            ]
-        )
+        print_json(_list_neighbors(found, score, sign))
         return
-    rows = [
+    heading = _HEADINGS.get(score, score)
+    heading = heading if when is None else f"{heading}, {when}"
+    print_rows(("word", "row", heading), _format_neighbors(found, sign))
+
+
+def print_neighbors_of_each(
+    found: dict[str, list[embmap.Neighbor]], as_json: bool, score: str
+) -> None:
+    """Print the neighbors of each of several words."""
+    if as_json:
+        print_json({word: _list_neighbors(each, score) for word, each in found.items()})
+        return
+    rows = [(word, *row) for word, each in found.items() for row in _format_neighbors(each)]
+    print_rows(("of", "word", "row", _HEADINGS.get(score, score)), rows)
+
+
+def _list_neighbors(
+    found: list[embmap.Neighbor], score: str, sign: int = 1
+) -> list[dict[str, Any]]:
+    return [
+        {"row": row, "word": word, score: replace_non_finite([sign * value])[0]}
+        for row, word, value in found
+    ]
+
+
+def _format_neighbors(found: list[embmap.Neighbor], sign: int = 1) -> list[tuple[str, str, str]]:
+    return [
         (str(row) if word is None else word, str(row), f"{sign * value:.4f}")
         for row, word, value in found
     ]
-    print_rows(("word", "row", _HEADINGS.get(score, score)), rows)
 
 
 def make_console() -> Console:

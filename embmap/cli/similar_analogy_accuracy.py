@@ -18,10 +18,12 @@ from embmap.cli.options import (
     JsonOption,
     LayoutOption,
     SectionOption,
+    TimeOption,
     VocabOption,
     choose,
 )
 from embmap.cli.printing import complain, print_json, print_neighbors, print_rows
+from embmap.cli.trajectory_related_changes import choose_time_step
 from embmap.search.queries import Metric
 from embmap.words.given import read_words
 
@@ -69,6 +71,7 @@ def similar(
             "--approximate", help="Use the index FILE.usearch, which f.build_ann() writes."
         ),
     ] = False,
+    time: TimeOption = None,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
@@ -98,7 +101,7 @@ def similar(
             chosen = np.arange(len(opened))[_parse_range(rows)]
         elif section is not None:
             chosen = find_section_rows(opened, section)
-        found = opened.most_similar(
+        found = choose_time_step(opened, time).most_similar(
             **summed,
             n=n,
             metric=metric,
@@ -119,6 +122,7 @@ def analogy(
     b: Annotated[str, typer.Argument(metavar="B", help="is to this word,")],
     c: Annotated[str, typer.Argument(metavar="C", help="so is this word to the words listed.")],
     n: CountOption = 10,
+    time: TimeOption = None,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
@@ -127,7 +131,7 @@ def analogy(
     """List the words that are to C as B is to A."""
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         check_words(opened, [a, b, c])
-        found = opened.analogy(a, b, c, n)
+        found = choose_time_step(opened, time).analogy(a, b, c, n)
     print_neighbors(found, as_json, "cosine")
 
 

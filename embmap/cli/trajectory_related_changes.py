@@ -16,18 +16,23 @@ from embmap.cli.options import (
     FileArgument,
     JsonOption,
     LayoutOption,
+    TimeOption,
     VocabOption,
 )
 from embmap.cli.printing import (
     complain,
     print_json,
     print_neighbors,
+    print_neighbors_of_each,
     print_rows,
     replace_non_finite,
 )
 from embmap.io.atomic_write import refuse_overwriting, replacing
+from embmap.words.time_labels import name_step, range_of
 
 __all__ = ["changes", "choose_time_step", "related", "require_time_steps", "trajectory"]
+
+_MOST_TICKS = 10  # names of time steps in a picture
 
 WordArgument = Annotated[
     str, typer.Argument(metavar="WORD", help="A word, or a row number without --vocab.")
@@ -69,6 +74,7 @@ def trajectory(
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         dynamic = require_time_steps(opened)
         asked = [_parse_word(dynamic, word) for word in words]
+        labels = dynamic.timestep_labels
         vectors = dynamic[asked]
         if to is None:
             values, what = _cosines(vectors, vectors[:, :1]), "cosine with the first time step"
@@ -79,40 +85,47 @@ def trajectory(
         with replacing(output) as binary:
             np.save(binary, vectors)
     if plot is not None:
-        _draw(plot, words, values, what)
+        _draw(plot, words, values, (what, labels))
     if as_json:
         lines = {
             word: replace_non_finite(line)
             for word, line in zip(words, values.tolist(), strict=True)
         }
-        print_json({"what": what, "words": lines})
+        named = {"labels": labels} if labels else {}
+        print_json({"what": what, **named, "words": lines})
         return
-    rows = [(str(t), *(f"{x:.4f}" for x in column)) for t, column in enumerate(values.T.tolist())]
+    times = map(str, labels or range(len(values.T)))
+    columns = zip(times, values.T.tolist(), strict=True)
+    rows = [(time, *(f"{x:.4f}" for x in column)) for time, column in columns]
     print_rows(("time", *words), rows)
 
 
 def related(
     file: FileArgument,
-    word: WordArgument,
-    time: Annotated[
-        int, typer.Option("--time", "-t", metavar="T", help="The time step; -1 is the last.")
-    ] = -1,
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORD", help="Words, or row numbers without --vocab.")
+    ],
+    time: TimeOption = None,
     n: CountOption = 10,
     as_json: JsonOption = False,
     vocab: VocabOption = None,
     layout: LayoutOption = None,
     backend: BackendOption = "mmap",
 ) -> None:
-    """List the words most related to a word at a time step.
+    """List the words most related to each word at a time step.
 
     They have the greatest dot products with the word.
     """
     with embmap.open(file, layout=layout, backend=backend, vocab=vocab) as opened:
         dynamic = require_time_steps(opened)
-        found = dynamic.most_related(
-            _parse_word(dynamic, word), choose_time_step(dynamic, time).t, n
-        )
-    print_neighbors(found, as_json, "dot")
+        asked = [_parse_word(dynamic, word) for word in words]
+        choose_time_step(dynamic, time)
+        last = name_step(dynamic.num_timesteps - 1, dynamic.num_timesteps, dynamic.timestep_labels)
+        found = dynamic.most_related(asked, last if time is None else time, n)
+    if len(words) == 1:
+        print_neighbors(found[0], as_json, "dot")
+        return
+    print_neighbors_of_each(dict(zip(words, found, strict=True)), as_json, "dot")
 
 
 def changes(
@@ -141,7 +154,8 @@ def changes(
         found = dynamic.largest_changes(
             _parse_word(dynamic, word), n, min_increasing, min_decreasing
         )
-    print_neighbors(found, as_json, "change")
+        labels = dynamic.timestep_labels
+    print_neighbors(found, as_json, "change", when=range_of(labels) if labels else None)
 
 
 def require_time_steps(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
@@ -151,13 +165,14 @@ def require_time_steps(opened: embmap.EmbeddingFile) -> embmap.dwe.DweFile:
     return cast(embmap.dwe.DweFile, opened)
 
 
-def choose_time_step(opened: embmap.dwe.DweFile, t: int) -> embmap.dwe.TimestepFile:
-    """Return a time step of a file; refuse one that does not exist."""
+def choose_time_step(opened: embmap.EmbeddingFile, t: str | None) -> embmap.EmbeddingFile:
+    """Return a time step of a file, by default the last; refuse one that does not exist."""
+    if t is None:
+        return opened.at()
     try:
-        return opened.at(t)
-    except IndexError:
-        last = opened.num_timesteps - 1
-        raise ValueError(f"--time must be from {-last - 1} to {last}, not {t}") from None
+        return require_time_steps(opened).at(t)
+    except IndexError as error:
+        raise ValueError(f"--time: {error}") from None
 
 
 def _cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -169,17 +184,29 @@ def _cosines(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDAr
     return found
 
 
-def _draw(path: Path, words: list[str], values: npt.NDArray[np.float64], what: str) -> None:
-    """Draw a line for each word over time."""
+def _draw(
+    path: Path,
+    words: list[str],
+    values: npt.NDArray[np.float64],
+    names: tuple[str, tuple[int | str, ...]],
+) -> None:
+    """Draw a line for each word over time; `names` are of the values and of the time steps."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("pictures need matplotlib: pip install 'embmap[plot]'") from None
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
+    what, labels = names
+    places = [label for label in labels if isinstance(label, int)]
+    is_scale = bool(labels) and len(places) == len(labels) and places == sorted(places)
+    at = places if is_scale else range(values.shape[1])
     for word, line in zip(words, values, strict=True):
-        axes.plot(line, label=word, linewidth=1.8)
-    axes.set_xlabel("time step")
+        axes.plot(at, line, label=word, linewidth=1.8)
+    if labels and not is_scale:
+        shown = at[:: -(-len(labels) // _MOST_TICKS)]
+        axes.set_xticks(shown, [str(labels[t]) for t in shown])
+    axes.set_xlabel("time step" if not is_scale else "")
     axes.set_ylabel(what)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

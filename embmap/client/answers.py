@@ -17,6 +17,7 @@ import numpy.typing as npt
 from embmap.client.connections import RemoteError, Reply
 from embmap.client.interface import NPY, ModelFacts
 from embmap.search.queries import Neighbor
+from embmap.words.time_labels import check_labels, parse_labels
 
 __all__ = [
     "NPY",
@@ -77,6 +78,11 @@ def checked_facts(facts: dict[str, Any]) -> dict[str, Any]:
     _member(facts, "words", (bool,))
     _size(facts, "count")
     n_steps = 1 if facts.get("timesteps") is None else _size(facts, "timesteps")
+    labels = _member(facts, "labels", (list,)) if "labels" in facts else []
+    try:
+        check_labels(parse_labels(labels), n_steps)
+    except ValueError as error:
+        refuse(str(error))
     if _DTYPE.fullmatch(_member(facts, "dtype", (str,))) is None:
         refuse("there is no valid 'dtype'")
     if 8 * _size(facts, "rows") * _size(facts, "dim") * n_steps >= _LARGEST:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,9 @@ from embmap.client.connections import Connections, RemoteError, encoded
 from embmap.client.matrix import RemoteMatrix
 from embmap.embeddings import Embeddings, Missing
 from embmap.errors import UnknownWordError
-from embmap.search.queries import Neighbor, Options, Queries
+from embmap.search.queries import Neighbor, Options, Queries, Words
 from embmap.vectors.matrix import check_out
+from embmap.words.time_labels import TimeLabel, TimeStep, find_step, name_step, parse_labels
 
 __all__ = ["RemoteFile"]
 
@@ -43,7 +44,7 @@ class RemoteFile(Embeddings):
         The server's description of the file.
     limits : dict
         The most that one request may ask for.
-    t : int, optional
+    t : int or str, optional
         The time step to ask for; all of them by default.
 
     Attributes
@@ -57,7 +58,7 @@ class RemoteFile(Embeddings):
         connections: Connections,
         facts: dict[str, Any],
         limits: dict[str, int],
-        t: int | None = None,
+        t: TimeLabel | None = None,
     ) -> None:
         self._connections = connections
         self._limits = limits
@@ -66,6 +67,7 @@ class RemoteFile(Embeddings):
         name = facts["dtype"]
         self._dtype = np.dtype(np.float32 if name == "bfloat16" else name)
         self._n_steps: int | None = None if t is not None else facts.get("timesteps")
+        self._labels = () if t is not None else parse_labels(facts.get("labels", ()))
         self._t = {} if t is None else {"t": t}
         self._base = f"/v1/{urllib.parse.quote(self.name, safe='')}/"
 
@@ -96,15 +98,20 @@ class RemoteFile(Embeddings):
         return self._n_steps
 
     @property
+    def timestep_labels(self) -> tuple[TimeLabel, ...]:  # noqa: D102
+        return self._labels
+
+    @property
     def vectors(self) -> RemoteMatrix:
         """The vectors by row."""
         return RemoteMatrix(self.shape, self.dtype, lambda rows: self._look_up(rows, "rows")[0])
 
-    def at(self, t: int | None = None) -> RemoteFile:  # noqa: D102
+    def at(self, t: TimeStep | None = None) -> RemoteFile:  # noqa: D102
         return cast(RemoteFile, super().at(t))
 
     def _at_step(self, t: int) -> RemoteFile:
-        return RemoteFile(self._connections, self._facts, self._limits, t)
+        asked = name_step(t, self._n_steps or 0, self._labels)
+        return RemoteFile(self._connections, self._facts, self._limits, asked)
 
     def _stored_vectors(self) -> RemoteMatrix:
         return self.vectors
@@ -208,31 +215,49 @@ class RemoteFile(Embeddings):
         body = {**body, **self._t, "n": max(n, 1)}
         return neighbors_of(self._connections.json(self._base + "similar", body))[:n]
 
-    def most_related(self, word: str, t: int, n: int = 10) -> list[Neighbor]:
+    @overload
+    def most_related(self, word: str, t: TimeStep, n: int = ...) -> list[Neighbor]: ...
+
+    @overload
+    def most_related(self, word: Words, t: TimeStep, n: int = ...) -> list[list[Neighbor]]: ...
+
+    def most_related(
+        self, word: str | Words, t: TimeStep, n: int = 10
+    ) -> list[Neighbor] | list[list[Neighbor]]:
         """Return the words of a DWE file with the greatest dot products at a time step.
 
         Parameters
         ----------
-        word : str
-            The word.
-        t : int
-            The time step; negative numbers count from the end.
+        word : str, or list or tuple of str
+            The word, or several, for which the server is asked one after the other.
+        t : int or str
+            The time step, by its number or its label as in :meth:`at`.
         n : int
             Number of results.
 
         Returns
         -------
-        list of Neighbor
-            (row, word, dot product), the nearest first.
+        list of Neighbor, or list of lists
+            (row, word, dot product), the nearest first. For several words, a list for each.
 
         Raises
         ------
         UnknownWordError
-            If the word is not in the vocabulary.
+            If a word is not in the vocabulary.
+        IndexError
+            If the time step does not exist.
+        ValueError
+            If `t` is the number of one time step and the label of another.
         """
-        _check_encodable([word])
-        query = urllib.parse.urlencode({"word": word, "t": t, "n": n})
-        return neighbors_of(self._connections.json(f"{self._base}related?{query}"))
+        words = [word] if isinstance(word, str) else word
+        _check_encodable(words)
+        steps = self._n_steps or 0
+        asked = name_step(find_step(t, steps, self._labels), steps, self._labels)
+        found = []
+        for each in words:
+            query = urllib.parse.urlencode({"word": each, "t": asked, "n": n})
+            found.append(neighbors_of(self._connections.json(f"{self._base}related?{query}")))
+        return found[0] if isinstance(word, str) else found
 
 
 def _asked(queries: Queries) -> list[dict[str, Any]]:

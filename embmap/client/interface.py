@@ -56,6 +56,8 @@ class ModelFacts(TypedDict, total=False):
         Whether the file has one vector for each row.
     timesteps : int
         Number of time steps; absent in other files than DWE files.
+    labels : list of int or str
+        Labels of the time steps; absent if they have none.
     """
 
     name: Required[str]
@@ -68,3 +70,4 @@ class ModelFacts(TypedDict, total=False):
     words: bool
     vectors: bool
     timesteps: int
+    labels: list[int | str]

@@ -1,9 +1,9 @@
-"""Asymmetric numeral systems: a state of 32 bits, words of 16, frequencies of 12.
+"""Asymmetric numeral systems: a state of 32 bits, halfwords of 16, frequencies of 12.
 
 A state encodes symbols. Decoding a symbol divides the state by the symbol's share; a state that has
-become too low then takes in the next word. Independent groups of symbols are decoded together:
+become too low then takes in the next halfword. Independent groups of symbols are decoded together:
 numpy decodes one position of all groups at a time, compiled loops decode four groups at a time.
-Words are never read beyond their end; the position of a group that ran out of words shows it.
+No halfword is read beyond the last; the position of a group that ran out of halfwords shows it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PARALLEL = 200_000  # symbols from which a second thread pays off
 _POSITIONS = 256  # positions to decode before looking up their symbols
 
 
-def most_symbols(n_words: int) -> int:
-    """Return the most symbols that fit into some words."""
+def most_symbols(n_halfwords: int) -> int:
+    """Return the most symbols that fit into some halfwords."""
     # A symbol divides the state by at least 4096/4095.
-    return 45550 * (n_words + 1) - 1
+    return 45550 * (n_halfwords + 1) - 1
 
 
 class DecodeTables(NamedTuple):
@@ -65,7 +65,7 @@ class DecodeTables(NamedTuple):
 
 
 def decode(
-    words: npt.NDArray[np.uint16],
+    halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
     states: npt.NDArray[np.uint32],
     tables: DecodeTables,
@@ -74,24 +74,24 @@ def decode(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """Decode groups of symbols into contiguous `out` (groups, n); return positions and states.
 
-    `positions` are the words that the groups take in first, `states` their first states, `which`
-    the numbers of their models. A returned position beyond the words means that the group ran out
-    of them; its symbols are undefined.
+    `positions` are the halfwords that the groups take in first, `states` their first states,
+    `which` the numbers of their models. A returned position beyond the halfwords means that the
+    group ran out of them; its symbols are undefined.
     """
     positions, states = positions.copy(), states.copy()
-    if not words.size:
-        words = np.zeros(
+    if not halfwords.size:
+        halfwords = np.zeros(
             1, np.uint16
         )  # never used for a symbol: the position shows that it was taken in
-        words.flags.writeable = False
+        halfwords.flags.writeable = False
     jit = kernels.jit_for(_PER_SYMBOL * out.size + _PER_POSITION * out.shape[1])
     if jit is None:
-        _decode_in_step(words, positions, states, tables, which, out)
+        _decode_in_step(halfwords, positions, states, tables, which, out)
         return positions, states
 
     def work(lanes: slice) -> None:
         part = positions[lanes], states[lanes]
-        jit.decode_ans(words, *part, *tables, which[lanes], out[lanes])
+        jit.decode_ans(halfwords, *part, *tables, which[lanes], out[lanes])
 
     pieces = n_threads() if out.size >= _PARALLEL else 1
     share = -(-positions.size // (4 * pieces)) * 4  # a multiple of four
@@ -100,7 +100,7 @@ def decode(
 
 
 def _decode_in_step(
-    words: npt.NDArray[np.uint16],
+    halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
     states: npt.NDArray[np.uint32],
     tables: DecodeTables,
@@ -134,10 +134,10 @@ def _decode_in_step(
             np.subtract(state, below[number], state)
             refilled = np.less(state, lowest, low).nonzero()[0]
             at = positions[refilled]
-            state[refilled] = state[refilled] << 16 | words.take(at, mode="clip")
+            state[refilled] = state[refilled] << 16 | halfwords.take(at, mode="clip")
             positions[refilled] = at + 1
         out[:, begin : begin + len(block)] = symbols[block.T]
-        if (positions > words.size).all():  # all further symbols are undefined
+        if (positions > halfwords.size).all():  # all further symbols are undefined
             break
     states[:] = state
 
@@ -157,22 +157,22 @@ class Encoder:
     def encode(
         self, symbols: npt.NDArray[np.int16], state: int = LOWEST
     ) -> tuple[npt.NDArray[np.uint16], int]:
-        """Return the words (uint16, in reading order) and the new state for some int16 symbols.
+        """Return the halfwords (uint16, in reading order) and the new state for some int16 symbols.
 
         Encoding runs backwards: these symbols precede all that the state has encoded already.
         """
         plain = symbols.view(np.uint16)
         jit = kernels.jit_for(_PER_ENCODED * symbols.size)
         if jit is not None:
-            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out at most one word
+            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out at most one halfword
             first, state = jit.encode_ans(plain, self._codes, np.uint32(state), out)
             return out[first:], int(state)
-        words = []
+        halfwords = []
         for code in self._codes[plain[::-1]].tolist():
             frequency = code >> 16
             if state >= frequency << 20:
-                words.append(state & 0xFFFF)
+                halfwords.append(state & 0xFFFF)
                 state >>= 16
             quotient, rest = divmod(state, frequency)
             state = (quotient << 12) + rest + (code & 0xFFFF)
-        return np.array(words[::-1], np.uint16), state
+        return np.array(halfwords[::-1], np.uint16), state

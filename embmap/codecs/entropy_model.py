@@ -1,7 +1,7 @@
 """Entropy models: symbols and their 12-bit frequencies, which sum to 4096.
 
-A model is stored in 16-bit words: the number of symbols, the symbols, and all frequencies except
-the last, packed as one string of bits. Parsing checks everything that the coder relies on.
+A model is stored in halfwords of 16 bits: the number of symbols, the symbols, and all frequencies
+except the last, packed as one string of bits. Parsing checks everything that the coder relies on.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class EntropyModel:
 
 
 def model_size(n: int) -> int:
-    """Return the number of 16-bit words in a model of `n` symbols."""
+    """Return the number of halfwords in a model of `n` symbols."""
     return 1 + n + 3 * n // 4
 
 
-def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
-    """Return the model in `model_size(n)` words; raise ValueError if it is impossible."""
-    n = int(words[0])
-    symbols = words[1 : 1 + n].astype(np.uint16).view(np.int16)
-    frequencies = np.append(_unpack(words[1 + n :], n - 1), 0)
+def parse_model(halfwords: npt.NDArray[np.uint16]) -> EntropyModel:
+    """Return the model in `model_size(n)` halfwords; raise ValueError if it is impossible."""
+    n = int(halfwords[0])
+    symbols = halfwords[1 : 1 + n].astype(np.uint16).view(np.int16)
+    frequencies = np.append(_unpack(halfwords[1 + n :], n - 1), 0)
     stored = int(frequencies.sum())
     if not frequencies[:-1].all():
         raise ValueError("a frequency is zero")
@@ -65,17 +65,17 @@ def parse_model(words: npt.NDArray[np.uint16]) -> EntropyModel:
 
 
 def store_model(model: EntropyModel) -> npt.NDArray[np.uint16]:
-    """Return a model of at least two symbols as words, the inverse of :func:`parse_model`."""
+    """Return a model of at least two symbols as halfwords, the inverse of :func:`parse_model`."""
     head = np.array([model.symbols.size], np.uint16)
     symbols = model.symbols.view(np.uint16)
     return np.concatenate((head, symbols, _pack(model.frequencies[:-1])))
 
 
-# A frequency is three hexadecimal digits, a word is four. Zeros on the left fill the first word.
+# A frequency is three hexadecimal digits, a halfword is four. Zeros on the left fill the first one.
 
 
-def _unpack(words: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
-    digits = (words.astype(np.int64)[:, np.newaxis] >> np.array([12, 8, 4, 0])) & 15
+def _unpack(halfwords: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
+    digits = (halfwords.astype(np.int64)[:, np.newaxis] >> np.array([12, 8, 4, 0])) & 15
     values: npt.NDArray[np.int64] = digits.reshape(-1)[n % 4 :].reshape(n, 3) @ [256, 16, 1]
     return values
 
@@ -83,8 +83,8 @@ def _unpack(words: npt.NDArray[np.uint16], n: int) -> npt.NDArray[np.int64]:
 def _pack(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
     digits = (values[:, np.newaxis] >> np.array([8, 4, 0])) & 15
     filled = np.concatenate((np.zeros(values.size % 4, np.int64), digits.reshape(-1)))
-    words: npt.NDArray[np.int64] = filled.reshape(-1, 4) @ [4096, 256, 16, 1]
-    return words.astype(np.uint16)
+    halfwords: npt.NDArray[np.int64] = filled.reshape(-1, 4) @ [4096, 256, 16, 1]
+    return halfwords.astype(np.uint16)
 
 
 def fit_model(symbols: npt.NDArray[np.int16], counts: npt.NDArray[np.int64]) -> EntropyModel:

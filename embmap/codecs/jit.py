@@ -198,7 +198,7 @@ def _refill(state: Any, position: Any, word: Any) -> Any:
 
 @_compiled
 def decode_ans(
-    words: npt.NDArray[np.uint16],
+    halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
     states: npt.NDArray[np.uint32],
     slots: npt.NDArray[np.uint16],
@@ -208,7 +208,7 @@ def decode_ans(
 ) -> None:
     """Compute :func:`embmap.codecs.ans.decode`, moving positions and states in place."""
     n_lanes, n = out.shape
-    last = words.size - 1
+    last = halfwords.size - 1
     done = 0
     # Four lanes at a time, without a branch: one multiplies while another waits for its table.
     while done + 4 <= n_lanes:
@@ -227,10 +227,10 @@ def decode_ans(
             o0[i], o1[i] = np.int16(e0), np.int16(e1)
             o2[i], o3[i] = np.int16(e2), np.int16(e3)
             s0, s1, s2, s3 = _step(s0, e0), _step(s1, e1), _step(s2, e2), _step(s3, e3)
-            s0, p0 = _refill(s0, p0, words[min(p0, last)])
-            s1, p1 = _refill(s1, p1, words[min(p1, last)])
-            s2, p2 = _refill(s2, p2, words[min(p2, last)])
-            s3, p3 = _refill(s3, p3, words[min(p3, last)])
+            s0, p0 = _refill(s0, p0, halfwords[min(p0, last)])
+            s1, p1 = _refill(s1, p1, halfwords[min(p1, last)])
+            s2, p2 = _refill(s2, p2, halfwords[min(p2, last)])
+            s3, p3 = _refill(s3, p3, halfwords[min(p3, last)])
         states[done], states[done + 1], states[done + 2], states[done + 3] = s0, s1, s2, s3
         positions[done], positions[done + 1] = p0, p1
         positions[done + 2], positions[done + 3] = p2, p3
@@ -242,7 +242,7 @@ def decode_ans(
             entry = entry_of[slot_of[state & np.uint32(4095)]]
             symbols[i] = np.int16(entry)
             state = _step(state, entry)
-            state, position = _refill(state, position, words[min(position, last)])
+            state, position = _refill(state, position, halfwords[min(position, last)])
         states[lane], positions[lane] = state, position
 
 

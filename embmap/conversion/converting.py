@@ -29,12 +29,14 @@ from embmap.formats.format import Format, Input, Original, Output, Request, Writ
 from embmap.formats.registry import FORMATS, get_written_formats
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
+from embmap.vectors.blocks import Blocks
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.quantizer import quantize as quantize_rows
-from embmap.vectors.streamed import Selected, Stacked
+from embmap.vectors.rounding import quantize_blocks
+from embmap.vectors.streamed import Scaled, Selected, Stacked
 from embmap.words.beside import digests_beside, words_beside
-from embmap.words.given import Words
+from embmap.words.given import Words, read_labels
 
 __all__ = ["convert"]
 
@@ -88,7 +90,8 @@ def convert(
     metadata: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     vocab: Words | None = None,
     tensor: str | None = None,
-    timestep: int | None = None,
+    timestep: int | str | None = None,
+    scale: float | None = None,
     layout: str | None = None,
     output_layout: str | None = None,
     subwords: str = "keep",
@@ -107,7 +110,7 @@ def convert(
     Parameters
     ----------
     src : path-like or sequence of path-like
-        The file to read. Several files become the time steps of a DWE file.
+        The file to read. Several files become the time steps of a DWE or npz file.
     dst : path-like
         The file to create or replace. It must not be one of the files that are read.
     input_format : str, optional
@@ -115,7 +118,7 @@ def convert(
         "glove" (or "text"), "floret", "fasttext", "npy", "npz", "safetensors" or "gensim"; by
         default the bytes decide.
     output_format : str, optional
-        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy" or
+        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy", "npz" or
         "safetensors"; by default the extension decides.
     dtype : dtype-like, optional
         Dtype of the numbers written, if the format has a choice. If it is given, quantized vectors
@@ -135,14 +138,18 @@ def convert(
     metadata : path-like or mapping, optional
         A TOML file or values to write in place of the metadata of the input.
     vocab : path-like or sequence of str, optional
-        Words for an input that contains no words. By default, they are read from
-        ``INPUT.words.txt`` beside the input if it exists. This text is refused if it was written
-        with other vectors.
+        Words for an input that contains no words: the words, or a file as for
+        :func:`embmap.open`. By default, they are read from ``INPUT.words.txt`` beside the input if
+        it exists. This text is refused if it was written with other vectors.
     tensor : str, optional
         The tensor, array or column of the input that holds the vectors.
-    timestep : int, optional
-        The time step of a DWE file to convert; -1 is the last. A DWE file that is written as DWE
-        keeps all time steps.
+    timestep : int or str, optional
+        The time step of the input to convert: its number, -1 for the last, or its label in
+        `vocab`. A DWE file, or an array of three dimensions, keeps all time steps in a DWE or npz
+        file.
+    scale : float, optional
+        Factor from integers to numbers, for an array of integers in three dimensions, (T, V, K),
+        that has no ``scale_factor`` beside it in an npz file.
     layout : str, optional
         The dialect to read the input as.
     output_layout : str, optional
@@ -160,8 +167,8 @@ def convert(
     opq : bool
         Learn a rotation before quantizing, which loses less.
     bits : int, optional
-        Bits of a number in a DWE file, 2 to 16. By default a DWE file that is written as DWE keeps
-        its numbers, and other numbers are rounded to 8 bits.
+        Bits of a number in a DWE or npz file, 2 to 16. By default integers over time are kept,
+        and other numbers are rounded to 8 bits.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
 
@@ -217,6 +224,9 @@ def convert(
         vocab=make_absolute(vocab),
         tensor=tensor,
         timestep=timestep,
+        scale=scale,
+        over_time=writer.over_time and len(inputs) == 1,
+        labels=read_labels(vocab),
         limit=limit,
         dtype=None if dtype is None else np.dtype(dtype),
         progress=progress,
@@ -265,7 +275,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
-    is_same = source.format == wishes.format.name
+    is_same = _is_kept(source, wishes)
     if source.words is not None:
         chosen = choose(
             source.words,
@@ -302,30 +312,33 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     return _Prepared(source, chosen, converted, kind)
 
 
+def _is_kept(source: Input, wishes: _Wishes) -> bool:
+    """Return whether an input is written as it is: in its format, or with all its time steps."""
+    return source.format == wishes.format.name or bool(source.steps)
+
+
 def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     """Return what is written: the first input, or all inputs as time steps."""
     chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
     words = chosen[0].words if chosen and chosen[0] is not None else None
     steps: Sequence[Matrix] = vectors
     source = prepared[0].source
-    if source.steps:
-        rows = None if chosen[0] is None else chosen[0].rows
-        steps = [_convert_step(each, rows, prepared[0]) for each in source.steps]
-    elif wishes.writer.over_time:
+    if wishes.writer.over_time and not source.steps:
         words, steps = align(chosen, vectors)
     output = Output(
         path=wishes.path,
         words=words,
         vectors=steps[0],
-        steps=steps,
         metadata=source.metadata if wishes.metadata is None else wishes.metadata,
         compression=wishes.compression,
         dialect=wishes.dialect,
-        bits=wishes.bits,
         progress=wishes.progress,
     )
-    if len(prepared) == 1 and source.format == wishes.format.name:
+    if len(prepared) == 1 and _is_kept(source, wishes):
         output = replace(output, original=_find_original(prepared[0], wishes))
+    if wishes.writer.over_time:
+        rounded, scale = _find_integers(prepared[0], steps, output.original, wishes.bits)
+        output = replace(output, steps=rounded, scale=scale)
     if "norms" in wishes.writer.holds:
         output = replace(output, norms=_choose_norms(prepared[0]))
     if "subwords" in wishes.writer.holds:
@@ -333,18 +346,30 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     return output
 
 
-def _convert_step(
-    step: Matrix, rows: npt.NDArray[np.int64] | None, prepared: _Prepared
-) -> Converted:
-    """Return one of several time steps of an input, converted as its first one is."""
-    vectors = prepared.vectors
-    if len(vectors) != len(step):
-        step = Selected(step, range(len(vectors)) if rows is None else rows)
-    return Converted(step, vectors.dtype, unit=prepared.lengths == "unit")
+def _find_integers(
+    prepared: _Prepared, steps: Sequence[Matrix], original: Original | None, bits: int | None
+) -> tuple[Sequence[Blocks], float]:
+    """Return the integers of time steps and their scale: as they are stored, or rounded."""
+    source, vectors = prepared.source, prepared.vectors
+
+    def chosen(step: Matrix) -> Matrix:
+        if len(step) == len(vectors):
+            return step
+        rows = None if original is None else original.rows
+        return Selected(step, range(len(vectors)) if rows is None else rows)
+
+    is_same = original is not None and not original.changed and bits is None
+    if is_same and source.scale is not None:
+        return [chosen(step) for step in source.steps], source.scale
+    if source.steps:
+        scale, unit = source.scale, prepared.lengths == "unit"
+        numbers = [step if scale is None else Scaled(step, scale) for step in source.steps]
+        steps = [Converted(chosen(step), vectors.dtype, unit=unit) for step in numbers]
+    return quantize_blocks(steps, 8 if bits is None else bits)
 
 
 def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
-    """Return the input as the writer of its own format needs it."""
+    """Return an input that is written as it is, as the writer needs it."""
     chosen, vectors = prepared.chosen, prepared.vectors
     rows = None
     if chosen is not None and prepared.source.words is not None:

@@ -25,12 +25,15 @@ def open_input(path: Path, request: Request, stack: ExitStack) -> Input:
     format = FORMATS[request.format] if request.format else recognize(data, FORMATS.values())
     for value, has_choice, what in (
         (request.timestep, format.has_timesteps, "time steps"),
+        (request.scale, format.is_scaled, "integers"),
         (request.tensor, format.has_tensors, "tensors"),
         (request.dialect, bool(format.dialects), "layout"),
     ):
         if value is not None and not has_choice:
             raise ValueError(f"{path} is {format.name}, which has no {what} to choose from")
     source = format.read(data, request, stack)
+    if source.steps and request.labels:
+        source = replace(source, parts=(*source.parts, "labels of time steps"))
     if source.words is not None:
         if request.vocab is not None:
             raise ValueError(f"{path} has words of its own; vocab= is for files without")

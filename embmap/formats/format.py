@@ -26,6 +26,7 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_toml
 from embmap.progress import Progress
+from embmap.vectors.blocks import Blocks
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.streamed import Selected
@@ -34,10 +35,23 @@ from embmap.words.given import Words
 from embmap.words.index_source import IndexChoice
 from embmap.words.subwords import SubwordIndexer
 from embmap.words.table import WordTable
+from embmap.words.time_labels import TimeLabel, check_labels, find_step
 
-__all__ = ["FLOATS", "FileFormat", "Format", "Input", "Original", "Output", "Request", "Writer"]
+__all__ = [
+    "FLOATS",
+    "OTHER_STEPS",
+    "FileFormat",
+    "Format",
+    "Input",
+    "Original",
+    "Output",
+    "Request",
+    "Writer",
+]
 
 FLOATS = ("float32", "float16", "float64")
+OTHER_STEPS = "other time steps"
+"""What reports call the time steps of which one is converted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +63,12 @@ class Request:
     output_format : str or None
         The format of the output if this is its only input. An input of that format is kept whole,
         with every tensor, column or time step, unless one of them is chosen.
+    over_time : bool
+        Whether this is the only input of an output that holds several time steps.
+    labels : tuple of int or str
+        Labels of the time steps.
+    scale : float or None
+        Factor from integers to numbers, for arrays of integers over time.
     folder : pathlib.Path
         Where to spool what the input keeps compressed: the folder of the output.
     cache_nbytes : int
@@ -59,17 +79,32 @@ class Request:
     dialect: str | None = None
     vocab: Words | None = None
     tensor: str | None = None
-    timestep: int | None = None
+    timestep: int | str | None = None
     limit: int | None = None
     dtype: np.dtype[Any] | None = None
     progress: Progress | None = None
     output_format: str | None = None
+    over_time: bool = False
+    labels: tuple[TimeLabel, ...] = ()
+    scale: float | None = None
     folder: Path = Path()
     cache_nbytes: int = 0
 
     def keeps_whole(self, format: str) -> bool:
         """Whether an input of a format is written in that format, with all that it holds."""
         return self.output_format == format and self.tensor is None and self.timestep is None
+
+    def choose_step(self, path: Path | None, n: int) -> int | None:
+        """Return which of `n` time steps to convert; None if the output holds all of them."""
+        check_labels(self.labels, n)
+        if self.timestep is None:
+            if not self.over_time:
+                raise ValueError(f"{path} has {n} time steps; choose one, -1 is the last")
+            return None
+        try:
+            return find_step(self.timestep, n, self.labels)
+        except IndexError as error:
+            raise ValueError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +133,9 @@ class Input:
         What the file holds beyond the other attributes, by its names in reports, for example "other
         tensors".
     steps : sequence of Matrix
-        The vectors at every time step, if the file has several and is written again.
+        The vectors at every time step, if the file has several and all of them are converted.
+    scale : float or None
+        Factor from `steps` to numbers if they are integers.
     is_whole : bool
         Whether the file is written again with every tensor, column or time step; see
         :meth:`Request.keeps_whole`.
@@ -116,6 +153,7 @@ class Input:
     data: ByteSource | None = None
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
+    scale: float | None = None
     is_whole: bool = False
 
     @property
@@ -126,7 +164,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """The only input of an output of the same format: what the writer keeps.
+    """The only input of an output of the same format, or with the same time steps.
 
     Attributes
     ----------
@@ -151,24 +189,26 @@ class Output:
         None only if the writer does not need words, or if all rows belong to n-grams.
     vectors : Matrix
         A row for each word, in the dtype to store.
-    steps : sequence of Matrix
-        The vectors of every input, in formats that hold several time steps.
+    steps : sequence
+        Integers within int16 at every time step, in formats that hold several: matrices, or
+        iterables of blocks of rows.
+    scale : float
+        Factor from `steps` to numbers, exactly a float32.
     norms : array-like or None
         Shape (words,): the lengths that the rows had; complete once the rows have been written.
     subwords : SubwordIndexer or None
         Gives n-grams their rows in `buckets`.
     quantized : Quantized or None
         The rows to store in place of `vectors` and `buckets`.
-    bits : int or None
-        Bits of an integer, in formats that round to integers; by default as in `original`, or 8.
     original : Original or None
-        The input if it has the format of the output; its parts are then kept if possible.
+        The input if its parts are kept where that is possible.
     """
 
     path: Path
     words: WordTable | None
     vectors: Matrix
-    steps: Sequence[Matrix] = ()
+    steps: Sequence[Blocks] = ()
+    scale: float = 1.0
     norms: npt.ArrayLike | None = None
     metadata: str | Mapping[str, Any] = ""
     subwords: SubwordIndexer | None = None
@@ -176,7 +216,6 @@ class Output:
     quantized: Quantized | None = None
     compression: str | None = None
     dialect: str | None = None
-    bits: int | None = None
     tensor: str = "embeddings.word_embeddings.weight"
     progress: Progress | None = None
     original: Original | None = None
@@ -290,7 +329,9 @@ class Format(ABC):
     has_tensors : bool
         Whether a file may hold several matrices.
     has_timesteps : bool
-        Whether a file holds vectors over time.
+        Whether a file may hold vectors over time.
+    is_scaled : bool
+        Whether a file may hold integers over time without a scale.
     """
 
     name: ClassVar[str]
@@ -302,6 +343,7 @@ class Format(ABC):
     is_opened: ClassVar[bool] = False
     has_tensors: ClassVar[bool] = False
     has_timesteps: ClassVar[bool] = False
+    is_scaled: ClassVar[bool] = False
     writer: ClassVar[Writer | None] = None
 
     def recognizes(self, data: ByteSource) -> bool:

@@ -194,15 +194,19 @@ class MemoryMap(ByteSource):
 
 
 class BytesFile(ByteSource):
-    """Bytes in memory as a source: words from a caller, or parts that are not yet in a file."""
+    """Bytes in memory as a source: words from a caller, or parts that are not yet in a file.
+
+    If they were made from a file, they have its path, identity and times.
+    """
 
     backend = "bytes"
 
-    def __init__(self, data: bytes) -> None:
-        self.path = None
+    def __init__(self, data: bytes, made_from: ByteSource | None = None) -> None:
+        self.path = None if made_from is None else made_from.path
         self.nbytes = len(data)
-        self.mtime_ns = self.changed_ns = 0
-        self.identity = None
+        self.mtime_ns = 0 if made_from is None else made_from.mtime_ns
+        self.changed_ns = 0 if made_from is None else made_from.changed_ns
+        self.identity = None if made_from is None else made_from.identity
         self.fetch = data
         self._data = data
 

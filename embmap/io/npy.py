@@ -1,4 +1,4 @@
-"""Arrays of two dimensions in ``.npy`` files: the header parsed within bounds, the numbers mapped.
+"""Arrays in ``.npy`` files: the header parsed within bounds, the numbers mapped.
 
 numpy parses the header as a Python expression; here it has to match a pattern.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal
 
@@ -19,6 +20,7 @@ from embmap.errors import FormatError, TruncatedError
 __all__ = ["map_npy", "map_stream", "parse_header"]
 
 _FORMAT = "npy"
+_NAMES = {0: "no", 2: "two", 3: "three"}
 _LONGEST_HEADER = 10_000  # bytes; numpy has the same bound
 # A dict of three keys. Python 2 wrote an L behind the numbers of a shape.
 _FIELD = re.compile(
@@ -29,16 +31,18 @@ _FIELD = re.compile(
 _HEADER = re.compile(r"\s*+\{(?:" + re.sub(r"\?P<\w+>", "?:", _FIELD.pattern) + r")*+\s*+\}\s*+")
 
 
-def map_npy(path: Path) -> npt.NDArray[Any]:
-    """Map the array of a file: two dimensions, numbers of any dtype."""
+def map_npy(path: Path, dimensions: Collection[int] = (2,)) -> npt.NDArray[Any]:
+    """Map the array of a file: numbers of any dtype in a number of dimensions."""
     with path.open("rb") as stream:
-        return map_stream(stream, path)
+        return map_stream(stream, path, dimensions)
 
 
-def map_stream(stream: BinaryIO, path: Path) -> npt.NDArray[Any]:
+def map_stream(
+    stream: BinaryIO, path: Path, dimensions: Collection[int] = (2,)
+) -> npt.NDArray[Any]:
     """Map the array in a stream; errors name `path`."""
     try:
-        dtype, shape, order = parse_header(stream)
+        dtype, shape, order = parse_header(stream, dimensions)
     except ValueError as error:
         raise FormatError(str(error), path=path, format=_FORMAT) from None
     needed = stream.tell() + math.prod(shape) * dtype.itemsize
@@ -52,8 +56,10 @@ def map_stream(stream: BinaryIO, path: Path) -> npt.NDArray[Any]:
     return np.memmap(stream, dtype, "r", stream.tell(), shape, order).view(np.ndarray)
 
 
-def parse_header(stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, int], Literal["C", "F"]]:
-    """Return the dtype, shape and order of an array of two dimensions; ValueError for any other."""
+def parse_header(
+    stream: IO[bytes], dimensions: Collection[int] = (2,)
+) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]]:
+    """Return the dtype, shape and order of an array; ValueError if it has other `dimensions`."""
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError("not an npy file of version 1, 2 or 3")
@@ -74,6 +80,9 @@ def parse_header(stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, int], Lit
     except TypeError:
         raise ValueError(f"numpy has no dtype {fields['descr']}") from None
     shape = tuple(int(n) for n in re.findall("[0-9]+", fields["shape"]))
-    if len(shape) != 2 or not 1 <= shape[1] < 2**31:
-        raise ValueError(f"vectors must be numbers in two dimensions, not {dtype} of shape {shape}")
-    return dtype, (shape[0], shape[1]), "F" if fields["fortran_order"] == "True" else "C"
+    if len(shape) not in dimensions or (shape and not 1 <= shape[-1] < 2**31):
+        wanted = " or ".join(_NAMES[n] for n in dimensions)
+        raise ValueError(
+            f"vectors must be numbers in {wanted} dimensions, not {dtype} of shape {shape}"
+        )
+    return dtype, shape, "F" if fields["fortran_order"] == "True" else "C"

@@ -226,6 +226,8 @@ class Model:
         }
         if file.num_timesteps is not None:
             facts["timesteps"] = file.num_timesteps
+        if file.timestep_labels:
+            facts["labels"] = list(file.timestep_labels)
         return facts
 
 

@@ -13,6 +13,7 @@ from embmap.serve.settings import Limits
 __all__ = ["description"]
 
 _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_STEP = {"type": ["integer", "string"]}  # the number or the label of a time step
 _NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
 
 
@@ -51,14 +52,14 @@ def _options(limits: Limits) -> dict[str, dict[str, Any]]:
     n = {"type": "integer", "minimum": 1, "maximum": limits.neighbors, "default": 10}
     schemas: dict[str, dict[str, Any]] = {
         "n": n,
-        "t": _INTEGER,
+        "t": _STEP,
         "to": _STRING,
         "prefix": _STRING,
         "vectors": _BOOLEAN,
     }
     query = {name: _parameter(name, "query", schema) for name, schema in schemas.items()}
-    neighbors = _object({"neighbors": _list(_neighbor()), "word": _STRING, "t": _INTEGER})
-    neighbors["required"] = ["neighbors"]
+    facts = {"word": _STRING, "t": _INTEGER, "label": _STEP}
+    neighbors = _closed({"neighbors": _list(_neighbor()), **facts}, ["neighbors"])
     words = {"a": _STRING, "b": _STRING, "c": _STRING}
     return {
         "vectors": {
@@ -81,7 +82,7 @@ def _options(limits: Limits) -> dict[str, dict[str, Any]]:
         "analogy": {
             "summary": "The words that are to c as b is to a",
             "answer": neighbors,
-            "body": _closed({**words, "n": n, "t": _INTEGER}, list(words)),
+            "body": _closed({**words, "n": n, "t": _STEP}, list(words)),
         },
         "rank": {
             "summary": "The rank of a word among the neighbors of another, from 1",
@@ -149,7 +150,7 @@ def _lookup(limits: Limits) -> dict[str, Any]:
     options = {
         "missing": _choice(MISSING),
         "trajectories": {"type": "boolean", "default": False},
-        "t": _INTEGER,
+        "t": _STEP,
         "vectors": {"type": "boolean", "default": True},
     }
     words = {"type": "array", "items": _STRING, "maxItems": limits.words}
@@ -183,7 +184,7 @@ def _similar(n: dict[str, Any], limits: Limits) -> dict[str, Any]:
     options = {
         "n": n,
         "metric": _choice(METRICS),
-        "t": _INTEGER,
+        "t": _STEP,
         "among": {
             "oneOf": [{**_list(_STRING), **some}, {**_list(row), **some}, {"type": "object"}]
         },
@@ -213,6 +214,7 @@ def _trajectory() -> dict[str, Any]:
         "row": _INTEGER,
         "to": _nullable("string"),
         "values": _NUMBERS,
+        "labels": _list(_STEP),
         "vectors": _list(_NUMBERS),
     }
     return _closed(facts, ["word", "row", "to", "values"])
@@ -231,6 +233,7 @@ def _models() -> dict[str, Any]:
             "words": _BOOLEAN,
             "vectors": _BOOLEAN,
             "timesteps": _INTEGER,
+            "labels": _list(_STEP),
         },
         ["name", "available"],
     )

@@ -90,8 +90,11 @@ def at_asked_step(call: Call) -> EmbeddingFile:
     """Take the field ``t`` and return the file at that time step, by default the last."""
     if "t" not in call.fields:
         return call.file.at()
-    steps = check_time_steps(call.file).num_timesteps
-    return call.file.at(call.fields.number("t", -1, -steps, steps - 1))
+    file = check_time_steps(call.file)
+    try:
+        return file.at(call.fields.step("t"))
+    except (IndexError, ValueError) as error:
+        refuse(f"'t': {error}")
 
 
 def check_size(call: Call, n: int, file: EmbeddingFile) -> int:

@@ -104,6 +104,13 @@ class Fields:
             refuse(f"{name!r} must be an integer from {least} to {most}")
         return value
 
+    def step(self, name: str) -> int | str:
+        """Take the number or the label of a time step."""
+        value = _as_int(self._values.pop(name))
+        if type(value) is not int and not isinstance(value, str):
+            refuse(f"{name!r} must be an integer or a label")
+        return value
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Take a boolean."""
         value = self._values.pop(name, default)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
+from embmap.dwe import TimestepFile
 from embmap.search.exact import measure_lengths
 from embmap.serve.representations import Answer, as_numbers, json_answer
-from embmap.serve.request import Call, check_size, check_time_steps, check_words
+from embmap.serve.request import Call, at_asked_step, check_size, check_time_steps, check_words
 from embmap.serve.searches import answer_neighbors
+from embmap.words.time_labels import name_step
 
 __all__ = ["related", "trajectory"]
 
@@ -34,6 +38,8 @@ def trajectory(call: Call) -> Answer:
         "to": other,
         "values": as_numbers(cosines),
     }
+    if file.timestep_labels:
+        facts["labels"] = list(file.timestep_labels)
     if with_vectors:
         facts["vectors"] = as_numbers(found[0].astype(np.float32))
     return json_answer(facts, file.num_timesteps if with_vectors else 0)
@@ -44,10 +50,11 @@ def related(call: Call) -> Answer:
     fields, file = call.fields, check_time_steps(call.file)
     call.choose_media_type()
     word = call.take_word()
-    steps = file.num_timesteps
-    t = fields.number("t", -1, -steps, steps - 1)
+    step = cast(TimestepFile, at_asked_step(call))
     n = fields.number("n", 10, 1, call.limits.neighbors)
     fields.check_rest()
     check_words(file)
+    t = name_step(step.t, file.num_timesteps, file.timestep_labels)
     found = file.most_related(word, t, min(n, max(len(file) - 1, 0)))
-    return answer_neighbors(found, word=word, t=t % steps)
+    label = {} if step.label is None else {"label": step.label}
+    return answer_neighbors(found, word=word, t=step.t, **label)

@@ -1,4 +1,4 @@
-"""Matrices whose rows are made a range at a time: of an array, a part, or two on end."""
+"""Matrices whose rows are made a range at a time: scaled, cut, selected, or two on end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["ArrayMatrix", "Leading", "Selected", "Stacked", "Streamed"]
+__all__ = ["ArrayMatrix", "Leading", "Scaled", "Selected", "Stacked", "Streamed"]
 
 
 class Streamed(Matrix):
@@ -104,6 +104,23 @@ class Leading(Streamed):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         array = self.mapped()
         out[...] = self._matrix.take(rows)[:, : self.shape[1]] if array is None else array[rows]
+
+
+class Scaled(Streamed):
+    """Integers times a factor, in float32."""
+
+    def __init__(self, matrix: Matrix, scale: float) -> None:
+        self.shape = matrix.shape
+        self.dtype = np.dtype(np.float32)
+        self._matrix = matrix
+        self._scale = np.float32(scale)
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        with np.errstate(over="ignore"):
+            numbers: npt.NDArray[Any] = np.multiply(
+                self._matrix[start:stop], self._scale, dtype=np.float32
+            )
+        return numbers
 
 
 class Stacked(Streamed):

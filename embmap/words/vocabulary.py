@@ -18,6 +18,7 @@ from embmap.io.mapping import ByteSource
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
 from embmap.words.row_finder import RowFinder
+from embmap.words.time_labels import TimeLabel
 
 __all__ = ["Vocabulary"]
 
@@ -37,6 +38,8 @@ class Vocabulary(Sequence[str]):
         The index file that may be used.
     number : int
         Which table of the index file is about this vocabulary.
+    labels : tuple of int or str
+        Labels of time steps that were listed with the words.
 
     Attributes
     ----------
@@ -46,13 +49,22 @@ class Vocabulary(Sequence[str]):
         Where the words are in `file`.
     finder : RowFinder
         Finds the rows of words.
+    labels : tuple of int or str
+        As given.
     """
 
     def __init__(
-        self, file: ByteSource, records: Records, source: IndexSource, number: int = 0
+        self,
+        file: ByteSource,
+        records: Records,
+        source: IndexSource,
+        number: int = 0,
+        *,
+        labels: tuple[TimeLabel, ...] = (),
     ) -> None:
         self.file = file
         self.records = records
+        self.labels = labels
         self.finder = RowFinder(file, records, source, number)
 
     def __repr__(self) -> str:

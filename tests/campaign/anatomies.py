@@ -182,7 +182,7 @@ def of_dwe(data: bytes) -> Anatomy:
     fields = [(at, 4) for at in range(4, 40, 4)]
     fields += [(at, 2) for at in range(40, min(len(data) - 1, 240), 2)]
     fields += [(at, 4) for at in range(40, min(len(data) - 3, 240), 4)]
-    base = len(data) - 2 * len(parsed.words)
+    base = len(data) - 2 * len(parsed.halfwords)
     begins = sorted({base + 2 * start for step in parsed.starts for start, _ in step})
     sections = [(40, begins[0]), *pairwise([*begins, len(data)])]
     return Anatomy(data, fields, [(a, b) for a, b in sections if a <= b])

@@ -108,3 +108,76 @@ def test_other_files_have_no_time_steps(command, path):
         status, _, err = command(*words)
         assert status == 2
         assert "time steps" in err
+
+
+@pytest.fixture
+def labelled(dynamic, tmp_path):
+    """The same embedding, and a word list with a year for each time step."""
+    words = ["moving", "left", "right", "zwölf"]
+    listed = {"vocab": words, "years": [1900, 1950, 2000]}
+    vocab = tmp_path / "words.json"
+    vocab.write_text(json.dumps(listed), encoding="utf-8")
+    return dynamic[0], vocab
+
+
+def test_years_name_time_steps_in_every_command(command, labelled, tmp_path):
+    path, vocab = labelled
+    given = ("--vocab", vocab)
+    out = command("trajectory", path, "moving", *given)[1]
+    assert [line.split()[0] for line in out.splitlines()] == ["time", "1900", "1950", "2000"]
+    told = json.loads(command("trajectory", path, "moving", "--json", *given)[1])
+    assert told["labels"] == [1900, 1950, 2000]
+    for time in ("1950", "1", "-2"):
+        assert command("get", path, "moving", "--time", time, *given)[1] == "moving 5.0 5.0\n"
+        for name in ("similar", "related"):
+            by_number = command(name, path, "moving", "-n", "2", "-t", "1", *given)
+            assert by_number[0] == 0
+            assert command(name, path, "moving", "-n", "2", "-t", time, *given) == by_number
+        analogy = ("analogy", path, "moving", "left", "right", *given, "--time")
+        assert command(*analogy, time) == command(*analogy, "1")
+    header = command("changes", path, "moving", "-n", "1", *given)[1].splitlines()[0]
+    assert header.endswith("change of the dot product, 1900 to 2000")
+    target = tmp_path / "one.npy"
+    assert command("convert", path, target, "--time", "1950", *given)[0] == 0
+    assert np.load(target)[0].tolist() == [5, 5]
+    for time in ("1925", "1900s", "3"):
+        status, _, err = command("get", path, "moving", "--time", time, *given)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "--time: timestep must be at least -3 and below 3, or a label, 1900 to 2000" in err
+
+
+def test_a_year_that_is_also_a_number_says_what_to_write(command, labelled):
+    path, vocab = labelled
+    vocab.write_text('{"vocab": ["moving", "left", "right", "x"], "years": [1, 2, 3]}')
+    asked = ("get", path, "moving", "--vocab", vocab, "--time")
+    status, _, err = command(*asked, "1")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "write -2 for the first and 0 for the second" in err
+    assert [command(*asked, t)[1] for t in ("-2", "0")] == ["moving 5.0 5.0\n", "moving 5.0 0.0\n"]
+
+
+def test_several_words_are_related_at_once(command, dynamic):
+    path, vocab = dynamic
+    asked = ("related", path, "moving", "left", "-n", "1", "-t", "0", "--vocab", vocab)
+    lines = command(*asked)[1].splitlines()
+    assert [line.split() for line in lines] == [
+        ["of", "word", "row", "dot", "product"],
+        ["moving", "left", "1", "2.5000"],
+        ["left", "moving", "0", "2.5000"],
+    ]
+    told = json.loads(command(*asked, "--json")[1])
+    assert told["left"] == [{"row": 0, "word": "moving", "dot": 2.5}]
+
+
+def test_labels_are_drawn(command, labelled, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    path, vocab = labelled
+    for years in ([1900, 1950, 2000], ["early", "middle", "late"]):
+        listed = {"vocab": ["moving", "left", "right", "x"], "years": years}
+        vocab.write_text(json.dumps(listed), "utf-8")
+        picture = tmp_path / "out.svg"
+        asked = ("trajectory", path, "moving", "--vocab", vocab, "--plot", picture)
+        assert command(*asked)[0] == 0
+        drawn = picture.read_text("utf-8")
+        assert "<!-- time step -->" not in drawn or isinstance(years[0], str)
+        assert f"<!-- {years[0]} -->" in drawn

@@ -123,6 +123,10 @@ def saying(*answers, then=b""):
                 ("words", "yes"),
                 ("timesteps", -1),
                 ("timesteps", 1 << 62),
+                ("labels", 3),
+                ("labels", ["a", "b"]),
+                ("labels", [[1]]),
+                ("labels", [1.5]),
             ]
         ),
         answer({"models": [FACTS]}),

@@ -59,10 +59,10 @@ def test_symbols_are_counted_in_their_order(symbols):
 @given(symbols=SYMBOLS)
 def test_models_are_stored_as_the_reference_does(symbols):
     model, plain = fitted(symbols)
-    words = store_model(model)
-    assert (words.dtype, words.size) == (np.uint16, model_size(len(plain)))
-    assert words.tolist() == reference.write_model(plain)
-    parsed = parse_model(words)
+    halfwords = store_model(model)
+    assert (halfwords.dtype, halfwords.size) == (np.uint16, model_size(len(plain)))
+    assert halfwords.tolist() == reference.write_model(plain)
+    parsed = parse_model(halfwords)
     assert np.array_equal(parsed.symbols, model.symbols)
     assert np.array_equal(parsed.frequencies, model.frequencies)
 
@@ -70,9 +70,9 @@ def test_models_are_stored_as_the_reference_does(symbols):
 @pytest.mark.parametrize("n", [*range(2, 15), 1000, 1001, 1002, 1003, 4095, 4096])
 def test_frequencies_are_packed_whatever_their_number(n):
     model = random_model(np.random.default_rng(n), n)
-    words = store_model(as_arrays(model))
-    assert words.tolist() == reference.write_model(model)
-    assert parses_like_the_reference(words.tolist())
+    halfwords = store_model(as_arrays(model))
+    assert halfwords.tolist() == reference.write_model(model)
+    assert parses_like_the_reference(halfwords.tolist())
 
 
 def test_frequencies_are_packed_as_in_the_example_of_the_facts():
@@ -82,22 +82,22 @@ def test_frequencies_are_packed_as_in_the_example_of_the_facts():
     assert store_model(as_arrays(model))[-4:].astype("<u2").tobytes() == packed
 
 
-def parses_like_the_reference(words):
-    """Check what embmap makes of the words of a model; return whether there is one in them."""
+def parses_like_the_reference(halfwords):
+    """Check what embmap makes of the halfwords of a model; return whether there is one in them."""
     try:
-        expected, _ = reference.read_model(words, 0, len(words))
+        expected, _ = reference.read_model(halfwords, 0, len(halfwords))
     except reference.InvalidFile:
         with pytest.raises(ValueError, match=r"frequenc|twice"):
-            parse_model(np.array(words, np.uint16))
+            parse_model(np.array(halfwords, np.uint16))
         return False
-    found = parse_model(np.array(words, np.uint16))
+    found = parse_model(np.array(halfwords, np.uint16))
     assert found.symbols.tolist() == list(expected)
     assert found.frequencies.tolist() == list(expected.values())
     return True
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("halfwords", "message"),
     [
         ([2, 7, 8, 0], "a frequency is zero"),
         ([2, 7, 8, 0x1000], "a frequency is zero"),  # the padding is not looked at
@@ -108,16 +108,16 @@ def parses_like_the_reference(words):
         ([3, 0xFFFF, 8, 0xFFFF, 0x000, 0x1001], "a symbol occurs twice"),
     ],
 )
-def test_models_that_cannot_be_are_refused(words, message):
+def test_models_that_cannot_be_are_refused(halfwords, message):
     with pytest.raises(ValueError, match=message):
-        parse_model(np.array(words, np.uint16))
-    assert not parses_like_the_reference(words)
+        parse_model(np.array(halfwords, np.uint16))
+    assert not parses_like_the_reference(halfwords)
 
 
 @given(symbols=SYMBOLS, flips=st.lists(st.tuples(st.integers(0), st.integers(0, 65535))))
 def test_damaged_models_are_refused_or_read_as_the_reference_does(symbols, flips):
-    words = reference.write_model(reference.best_model(symbols))
-    assert parses_like_the_reference(words)
+    halfwords = reference.write_model(reference.best_model(symbols))
+    assert parses_like_the_reference(halfwords)
     for place, pattern in flips:
-        words[1 + place % (len(words) - 1)] ^= pattern
-        parses_like_the_reference(words)
+        halfwords[1 + place % (len(halfwords) - 1)] ^= pattern
+        parses_like_the_reference(halfwords)

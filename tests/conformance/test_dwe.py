@@ -133,6 +133,11 @@ def test_queries_are_answered_as_the_original_does(conformance_file, backend, ke
             assert found.view(np.uint32).tolist() == query["f32_bits"]
         for query in known["most_related_to_at_t"]:
             step = integers[query["t"]].astype(np.int32)
+            at_most = min(query["amt"], len(f) - 1)
+            several = f.most_related(query["target_words"], query["t"], at_most)
+            assert [[each.row for each in found] for found in several] == [
+                row[:at_most] for row in query["result"]
+            ]
             for word, row in zip(query["target_words"], query["result"], strict=True):
                 expected = [other for other in row if other != FILLER]
                 if len(expected) < query["amt"]:

@@ -42,7 +42,7 @@ def test_what_a_format_writes_it_recognizes_and_reads(written, tmp_path, name):
     report = written(name, tmp_path / "a", output_format=name, normalize=False)
     assert recognize(open_mapped(tmp_path / "a"), FORMATS.values()) is format
     assert (report.words_path is not None) == format.writer.words_beside
-    options = {"timestep": -1} if format.has_timesteps else {}
+    options = {"timestep": -1} if format.writer.over_time else {}
     back = embmap.convert(tmp_path / "a", tmp_path / "b.txt", **options)
     assert (back.input_format, back.n_words, back.dim) == (name, 3, 4)
     words = [line.split()[0] for line in (tmp_path / "b.txt").read_text().splitlines()]

@@ -51,7 +51,7 @@ class Parsed:
     meta_size: int  # of the block layout; jump_table_address in the stream layout
     models: list[Model] = field(default_factory=list)  # one per time step
     starts: list[list[Start]] = field(default_factory=list)  # one per time step and group
-    words: list[int] = field(default_factory=list)  # the u16 that starts count in
+    halfwords: list[int] = field(default_factory=list)  # the u16 that starts count in
 
 
 @dataclass
@@ -107,46 +107,46 @@ def _read_blocks(out: Parsed, data: bytes) -> None:
     """Read models and chunk addresses; starts count u16 from the start of the file."""
     if out.vocab_size % out.group:
         raise InvalidFile(f"chunks of {out.group} words, {out.vocab_size} in all")
-    out.words = _u16(data)
+    out.halfwords = _u16(data)
     size, first = len(data) // 4, HEADER + out.n_timesteps
     if not first <= out.meta_size <= size:
         raise InvalidFile(f"meta data of {out.meta_size} u32")
     for address in _u32(data, HEADER, out.n_timesteps):
         if not first <= address < size:
             raise InvalidFile(f"a time step at {address}")
-        model, end = read_model(out.words, 2 * address, len(out.words))
+        model, end = read_model(out.halfwords, 2 * address, len(out.halfwords))
         chunks = _u32(data, (end + 1) // 2, out.vocab_size // out.group)
         for chunk in chunks:
             if not first <= chunk < size:
                 raise InvalidFile(f"a chunk at {chunk}")
         out.models.append(model)
-        out.starts.append([_start_of_chunk(out.words, 2 * chunk) for chunk in chunks])
+        out.starts.append([_start_of_chunk(out.halfwords, 2 * chunk) for chunk in chunks])
 
 
-def _start_of_chunk(words: list[int], at: int) -> Start:
+def _start_of_chunk(halfwords: list[int], at: int) -> Start:
     """Read the state a chunk starts with."""
-    return at + 2, words[at] << 16 | words[at + 1]
+    return at + 2, halfwords[at] << 16 | halfwords[at + 1]
 
 
 def _read_stream(out: Parsed, data: bytes) -> None:
     """Read models and jump table; starts count u16 from the start of the compressed section."""
     if out.group > out.vocab_size:
         raise InvalidFile(f"a jump every {out.group} words, {out.vocab_size} in all")
-    words, jump_table = _u16(data), out.meta_size
+    halfwords, jump_table = _u16(data), out.meta_size
     if not HEADER < jump_table <= len(data) // 4:
         raise InvalidFile(f"a jump table at {jump_table}")
     at = 2 * HEADER
     for _ in range(out.n_timesteps):
-        model, at = read_model(words, at, 2 * jump_table)
+        model, at = read_model(halfwords, at, 2 * jump_table)
         out.models.append(model)
     if 2 * jump_table - at > 1:
         raise InvalidFile(f"models end at u16 {at}, the jump table starts at {2 * jump_table}")
     n_groups = -(-out.vocab_size // out.group)
     table = _u32(data, jump_table, 2 * out.n_timesteps * n_groups)
-    out.words = words[2 * (jump_table + len(table)) :]
+    out.halfwords = halfwords[2 * (jump_table + len(table)) :]
     rows = list(zip(table[::2], table[1::2], strict=True))
     for offset, state in rows:
-        if offset > len(out.words) or state < LOWEST:
+        if offset > len(out.halfwords) or state < LOWEST:
             raise InvalidFile(f"the coder in state {state:#x} at {offset}")
     for t in range(out.n_timesteps):
         out.starts.append(rows[t * n_groups : (t + 1) * n_groups])
@@ -167,18 +167,18 @@ def _u32(data: bytes, address: int, count: int) -> list[int]:
 # ----------------------------------------------------------------------------------------- model
 
 
-def read_model(words: list[int], at: int, stop: int) -> tuple[Model, int]:
+def read_model(halfwords: list[int], at: int, stop: int) -> tuple[Model, int]:
     """Return the entropy model at a position, which ends before stop, and where it ends."""
     if at >= stop:
         raise InvalidFile(f"no model at u16 {at}")
-    n = words[at]
+    n = halfwords[at]
     if not 2 <= n <= TOTAL:
         raise InvalidFile(f"a model of {n} symbols")
     middle, end = at + 1 + n, at + 1 + n + 3 * n // 4
     if end > stop:
         raise InvalidFile(f"{n} symbols and their frequencies do not fit at u16 {at}")
-    symbols = [wrap_i16(word) for word in words[at + 1 : middle]]
-    frequencies = unpack12(words[middle:end], n - 1)
+    symbols = [wrap_i16(halfword) for halfword in halfwords[at + 1 : middle]]
+    frequencies = unpack12(halfwords[middle:end], n - 1)
     frequencies.append(TOTAL - sum(frequencies))
     if min(frequencies) <= 0:
         raise InvalidFile(f"frequencies {frequencies}")
@@ -200,9 +200,9 @@ def pack12(values: list[int]) -> list[int]:
     return [int(digits[i : i + 4], 16) for i in range(0, len(digits), 4)]
 
 
-def unpack12(words: list[int], count: int) -> list[int]:
+def unpack12(halfwords: list[int], count: int) -> list[int]:
     """Undo pack12."""
-    digits = "".join(f"{word:04x}" for word in words)[count % 4 :]
+    digits = "".join(f"{halfword:04x}" for halfword in halfwords)[count % 4 :]
     return [int(digits[i : i + 3], 16) for i in range(0, len(digits), 3)]
 
 
@@ -245,13 +245,15 @@ def best_model(symbols: list[int]) -> Model:
 # ----------------------------------------------------------------------------------------- coder
 
 
-def decode_symbols(words: list[int], start: Start, model: Model, n: int) -> tuple[list[int], Start]:
+def decode_symbols(
+    halfwords: list[int], start: Start, model: Model, n: int
+) -> tuple[list[int], Start]:
     """Decode n symbols; return them and where the coder is after them."""
     at, state = start
     if state < LOWEST:
         raise InvalidFile(f"state {state:#x}")
-    if n >= MOST_SYMBOLS * (len(words) - at + 1):
-        raise InvalidFile(f"{n} symbols cannot come from {len(words) - at} u16")
+    if n >= MOST_SYMBOLS * (len(halfwords) - at + 1):
+        raise InvalidFile(f"{n} symbols cannot come from {len(halfwords) - at} u16")
     slots = []  # of each of the 4096 slots: its symbol, the frequency, the position in the symbol
     for symbol, frequency in model.items():
         slots += [(symbol, frequency, position) for position in range(frequency)]
@@ -261,18 +263,18 @@ def decode_symbols(words: list[int], start: Start, model: Model, n: int) -> tupl
         symbols.append(symbol)
         state = state // TOTAL * frequency + position
         if state < LOWEST:
-            if at == len(words):
-                raise InvalidFile("the coder runs out of words")
-            state = state << 16 | words[at]
+            if at == len(halfwords):
+                raise InvalidFile("the coder runs out of halfwords")
+            state = state << 16 | halfwords[at]
             at += 1
     return symbols, (at, state)
 
 
 class Encoder:
-    """A coder that takes symbols last to first; words holds the last word first."""
+    """A coder that takes symbols last to first; halfwords holds the last halfword first."""
 
     def __init__(self) -> None:
-        self.state, self.words = LOWEST, []
+        self.state, self.halfwords = LOWEST, []
 
     def push(self, symbols: list[int], model: Model) -> None:
         """Encode symbols to come before those pushed already."""
@@ -283,7 +285,7 @@ class Encoder:
         for symbol in reversed(symbols):
             frequency = model[symbol]
             if self.state >= frequency << 20:
-                self.words.append(self.state & 0xFFFF)
+                self.halfwords.append(self.state & 0xFFFF)
                 self.state >>= 16
             quotient, remainder = divmod(self.state, frequency)
             self.state = quotient * TOTAL + cumulative[symbol] + remainder
@@ -349,7 +351,7 @@ def decode_group(parsed: Parsed, t: int, group: int) -> tuple[list[int], Start]:
     """Decode the symbols of one group and check that the coder ends where it should."""
     start, model = parsed.starts[t][group], parsed.models[t]
     n = n_words(parsed, group) * parsed.dim
-    symbols, end = decode_symbols(parsed.words, start, model, n)
+    symbols, end = decode_symbols(parsed.halfwords, start, model, n)
     if parsed.layout == "blocks" and end[1] != LOWEST:
         raise InvalidFile(f"chunk {group} of step {t} ends in state {end[1]:#x}")
     if parsed.layout == "stream" and group + 1 < len(parsed.starts[t]):
@@ -371,7 +373,7 @@ def loose_ends(parsed: Parsed) -> list[int]:
     """Return the steps of a stream that end neither where a step starts nor in the lowest state.
 
     The format promises nothing across steps, but all known writers make one run of the coder. It
-    is the only sign of damage to the last group of a step that leaves enough words to decode it.
+    is the only sign of damage to the last group of a step that leaves enough halfwords to decode.
     """
     steps = []
     for t, starts in enumerate(parsed.starts):
@@ -424,12 +426,12 @@ def encode(
     if order is None:
         order = tree_order(n_timesteps)
     if layout == "blocks":
-        address, words = _blocks(residuals, models, group, order, gap)
+        address, halfwords = _blocks(residuals, models, group, order, gap)
     else:
-        address, words = _stream(residuals, models, group, order)
-    size = HEADER + len(words) // 2
+        address, halfwords = _stream(residuals, models, group, order)
+    size = HEADER + len(halfwords) // 2
     numbers = (minor, size, address, *quantized.shape, group)
-    return struct.pack(f"<4s8If{len(words)}H", MAGIC, 1, *numbers, scale, *words)
+    return struct.pack(f"<4s8If{len(halfwords)}H", MAGIC, 1, *numbers, scale, *halfwords)
 
 
 def _blocks(
@@ -456,35 +458,35 @@ def _blocks(
             state = [encoder.state >> 16, encoder.state & 0xFFFF]
             chunks += filling
             tables[t].append(end + len(chunks) // 2)
-            chunks += _padded(state + encoder.words[::-1])
+            chunks += _padded(state + encoder.halfwords[::-1])
 
-    words = _split(steps)
+    halfwords = _split(steps)
     for t, head in enumerate(heads):
-        words += filling + head + _split(tables[t])
-    return meta_size, words + chunks
+        halfwords += filling + head + _split(tables[t])
+    return meta_size, halfwords + chunks
 
 
 def _stream(
     residuals: np.ndarray, models: list[Model], group: int, order: Sequence[int]
 ) -> tuple[int, list[int]]:
     """Return jump_table_address and all u16 after the header."""
-    words = _padded([word for model in models for word in write_model(model)])
-    jump_table = HEADER + len(words) // 2
+    halfwords = _padded([halfword for model in models for halfword in write_model(model)])
+    jump_table = HEADER + len(halfwords) // 2
 
     encoder = Encoder()
-    rows: dict[tuple[int, int], tuple[int, int]] = {}  # how many words follow, and the state
+    rows: dict[tuple[int, int], tuple[int, int]] = {}  # how many halfwords follow, and the state
     for t in reversed(order):
         for first in reversed(range(0, residuals.shape[1], group)):
             encoder.push(residuals[t, first : first + group].ravel().tolist(), models[t])
-            rows[t, first] = len(encoder.words), encoder.state
+            rows[t, first] = len(encoder.halfwords), encoder.state
     for _, (n_following, state) in sorted(rows.items()):
-        words += _split([len(encoder.words) - n_following, state])
-    return jump_table, words + _padded(encoder.words[::-1])
+        halfwords += _split([len(encoder.halfwords) - n_following, state])
+    return jump_table, halfwords + _padded(encoder.halfwords[::-1])
 
 
-def _padded(words: list[int]) -> list[int]:
+def _padded(halfwords: list[int]) -> list[int]:
     """Return an even number of u16."""
-    return words + [0] * (len(words) % 2)
+    return halfwords + [0] * (len(halfwords) % 2)
 
 
 def _split(values: list[int]) -> list[int]:

@@ -53,13 +53,13 @@ def random_values(shape, spread, seed=1):
 def test_frequencies_are_packed_as_in_the_example_of_the_facts():
     values = [0x167, 0x289, 0x3AB, 0x0CD, 0x5EF]
     packed = struct.pack("<4H", 0x0167, 0x2893, 0xAB0C, 0xD5EF)
-    words = list(struct.unpack("<4H", packed))
-    assert reference.pack12(values) == words
-    assert reference.unpack12(words, 5) == values
+    halfwords = list(struct.unpack("<4H", packed))
+    assert reference.pack12(values) == halfwords
+    assert reference.unpack12(halfwords, 5) == values
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "halfwords"),
     [
         ([0xFFF], [0x0FFF]),
         ([0x123, 0x456], [0x0012, 0x3456]),
@@ -67,11 +67,11 @@ def test_frequencies_are_packed_as_in_the_example_of_the_facts():
         ([0x123, 0x456, 0x789, 0xABC], [0x1234, 0x5678, 0x9ABC]),
     ],
 )
-def test_the_padding_of_packed_frequencies_is_on_the_left(values, words):
-    assert reference.pack12(values) == words
-    assert reference.unpack12(words, len(values)) == values
+def test_the_padding_of_packed_frequencies_is_on_the_left(values, halfwords):
+    assert reference.pack12(values) == halfwords
+    assert reference.unpack12(halfwords, len(values)) == values
     n_symbols = len(values) + 1
-    assert len(words) == 3 * n_symbols // 4
+    assert len(halfwords) == 3 * n_symbols // 4
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_the_coder_reads_a_word_after_the_symbol_that_needs_it():
     model = {7: 1024, 9: 3072}
     start, end = (0, 0x10000), (1, 0x4000ABCD)
     assert reference.decode_symbols([0xABCD], start, model, 1) == ([7], end)
-    with pytest.raises(reference.InvalidFile, match="runs out of words"):
+    with pytest.raises(reference.InvalidFile, match="runs out of halfwords"):
         reference.decode_symbols([], start, model, 1)
     encoder = reference.Encoder()
     encoder.state = 0x4000ABCD
     encoder.push([7], model)
-    assert (encoder.state, encoder.words) == (0x10000, [0xABCD])
+    assert (encoder.state, encoder.halfwords) == (0x10000, [0xABCD])
 
 
 def test_models_are_those_of_the_rule_worked_out_by_hand():
@@ -162,7 +162,7 @@ def test_no_more_symbols_come_from_a_word_than_the_guard_allows():
     model = {0: 4095, 1: 1}
     encoder = reference.Encoder()
     encoder.push([0] * (count - 1), model)
-    assert encoder.words == []
+    assert encoder.halfwords == []
     symbols, end = reference.decode_symbols([], (0, encoder.state), model, count - 1)
     assert (set(symbols), end) == ({0}, (0, reference.LOWEST))
     with pytest.raises(reference.InvalidFile, match="cannot come from 0 u16"):

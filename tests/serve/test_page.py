@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -312,6 +313,33 @@ def test_trajectories_are_drawn_and_the_time_step_chosen(page):
     page.until(lambda: len(page.all("#map text")) == 6)
     page.find("#chips button").click()
     page.until(lambda: page.texts("#chart .u-label") == ["step", "still"])
+
+
+@pytest.mark.parametrize("labels", [[*range(1900, 1980, 10)], [*range(1, 9)], [*"abcdefgh"]])
+def test_time_steps_have_their_labels(page, folder, labels):
+    listed = json.dumps({"vocab": MOVING, "years": labels})
+    (folder / "labelled.json").write_text(listed, "utf-8")
+    shutil.copy(folder / "moving.dwe", folder / "labelled.dwe")
+    server, page.base = started(folder, "labelled.dwe", "--vocab", "labelled=labelled.json")
+    try:
+        page.open("file=labelled&word=still&n=5&with=far")
+        page.until(lambda: page.all("#chart canvas"))
+        assert f"8 time steps, {labels[0]} to {labels[-1]}" in page.find("#about").text
+        assert page.find("#step-value").text == str(labels[0])
+        described = page.find("#chart").get_attribute("aria-label")
+        assert f"from {labels[0]} to {labels[-1]}:" in described
+        page.until(lambda: page.texts("#chart .u-value")[:1] == [str(labels[0])])
+        page.find("#table-box summary").click()
+        page.until(lambda: page.texts("#table tbody th") == list(map(str, labels)))
+        page.find("#step").send_keys(Keys.ARROW_RIGHT)
+        page.until(lambda: "t=1" in page.hash())
+        page.until(lambda: page.find("#step-value").text == str(labels[1]))
+        page.until(lambda: f"cosine at {labels[1]} of" in page.find("#compared").text)
+        page.until(lambda: page.texts("#chart .u-value")[:1] == [str(labels[1])])
+        assert not page.find("#message").is_displayed()
+        assert page.driver.get_log("browser") == []
+    finally:
+        stopped(server)
 
 
 def test_the_address_holds_it_all(page):

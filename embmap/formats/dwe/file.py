@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar, SupportsIndex, cast
+from typing import Any, ClassVar, SupportsIndex, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,16 @@ from embmap.progress import Progress
 from embmap.report import Report
 from embmap.search.queries import Neighbor
 from embmap.vectors.matrix import out_of_range
-from embmap.words.given import Words, words_of
+from embmap.words.given import Words as GivenWords
+from embmap.words.given import words_of
 from embmap.words.index_source import IndexChoice
+from embmap.words.time_labels import TimeLabel, TimeStep, check_labels, find_step
 
 __all__ = ["DweFile", "TimestepFile"]
 
 Word = str | SupportsIndex
+Words = list[str] | list[int] | list[str | int] | tuple[Word, ...]
+_PRODUCTS = 1 << 24  # dot products that are kept at once
 
 
 class DweFile(EmbeddingFile):
@@ -49,7 +53,8 @@ class DweFile(EmbeddingFile):
     index : str or path-like
         Which index over `vocab` to use; see :func:`embmap.open`.
     vocab : path-like or sequence of str, optional
-        A word for each row; DWE files have no words of their own.
+        A word for each row, and perhaps a label for each time step; see :func:`embmap.open`. DWE
+        files have no words of their own.
 
     Raises
     ------
@@ -58,7 +63,8 @@ class DweFile(EmbeddingFile):
     StaleIndexError
         If an index is required and does not match.
     ValueError
-        If `vocab` does not have as many words as the file has rows.
+        If `vocab` does not have as many words as the file has rows, or not as many labels as it
+        has time steps.
     """
 
     format: ClassVar[str] = FORMAT
@@ -69,10 +75,12 @@ class DweFile(EmbeddingFile):
         file: ByteSource,
         dialect: str | None = None,
         index: IndexChoice = "auto",
-        vocab: Words | None = None,
+        vocab: GivenWords | None = None,
     ) -> None:
         offsets = self._offsets = parse(file, dialect)
         words = words_of(file, None, vocab, offsets.n_words, FORMAT, index)
+        self._labels = () if words is None else words.labels
+        check_labels(self._labels, offsets.n_steps)
         self._groups = Groups(file, offsets)
         self._scale = np.float32(offsets.scale)
         self._latest: TimestepFile | None = None
@@ -84,6 +92,10 @@ class DweFile(EmbeddingFile):
     def num_timesteps(self) -> int:
         """Number of time steps."""
         return self._offsets.n_steps
+
+    @property
+    def timestep_labels(self) -> tuple[TimeLabel, ...]:  # noqa: D102  documented in Embeddings
+        return self._labels
 
     @property
     def scale(self) -> float:
@@ -105,13 +117,14 @@ class DweFile(EmbeddingFile):
 
     # Words over time
 
-    def at(self, t: int | None = None) -> TimestepFile:
+    def at(self, t: TimeStep | None = None) -> TimestepFile:
         """Return a time step as a file: the words, their vectors at that step, and searches.
 
         Parameters
         ----------
-        t : int, optional
-            The time step; negative steps count from the end. The last step by default.
+        t : int or str, optional
+            The time step: its number, where negative numbers count from the end, or its label, such
+            as the year 1900. Text of an integer is the integer. The last step by default.
 
         Returns
         -------
@@ -122,17 +135,20 @@ class DweFile(EmbeddingFile):
         ------
         IndexError
             If the time step does not exist.
+        ValueError
+            If `t` is the number of one time step and the label of another. The message gives a
+            number that means only the one.
         """
-        self._check_open()
-        number = _in_range(-1 if t is None else t, self.num_timesteps, "timestep")
+        return cast(TimestepFile, super().at(t))
+
+    def _at_step(self, t: int) -> TimestepFile:
         latest = self._latest
-        if latest is None or latest.closed or latest.t != number:
+        if latest is None or latest.closed or latest.t != t:
             # The step is kept for the next search, which needs the lengths of its vectors again.
-            step = Timestep(self._groups, number, self._scale)
+            step = Timestep(self._groups, t, self._scale)
             latest = TimestepFile(self._file, self.layout, self._vocabulary, step)
-            latest._reopen = (
-                None if self._reopen is None else partial(open_step, self._reopen, number)
-            )
+            latest.label = self._labels[t] if self._labels else None
+            latest._reopen = None if self._reopen is None else partial(open_step, self._reopen, t)
             self._latest = latest
         return latest
 
@@ -171,23 +187,31 @@ class DweFile(EmbeddingFile):
         products = dot_products(values[place[: first.size]], values[place[first.size :]])
         return self._scores(products)
 
-    def most_related(self, word: Word, t: int, n: int = 10) -> list[Neighbor]:
+    @overload
+    def most_related(self, word: Words, t: TimeStep, n: int = ...) -> list[list[Neighbor]]: ...
+
+    @overload
+    def most_related(self, word: Word, t: TimeStep, n: int = ...) -> list[Neighbor]: ...
+
+    def most_related(
+        self, word: Word | Words, t: TimeStep, n: int = 10
+    ) -> list[Neighbor] | list[list[Neighbor]]:
         """Return the words with the greatest dot products with a word at a time step.
 
         Parameters
         ----------
-        word : str or int
-            The word or its row.
-        t : int
-            The time step; negative steps count from the end.
+        word : str, int, or list or tuple of them
+            The word or its row, or several, for which the time step is decoded once.
+        t : int or str
+            The time step, by its number or its label as in :meth:`at`.
         n : int
             Number of words.
 
         Returns
         -------
-        list of Neighbor
+        list of Neighbor, or list of lists
             (row, word, dot product), by falling dot product, then rising row; without the word
-            itself.
+            itself. For several words, a list for each.
 
         Raises
         ------
@@ -196,15 +220,23 @@ class DweFile(EmbeddingFile):
         IndexError
             If the row or the time step does not exist.
         ValueError
-            If there are fewer than `n` other words.
+            If there are fewer than `n` other words, or if `t` is the number of one time step and
+            the label of another.
         FormatError
             If a group cannot be decoded.
         """
-        (row,) = self._numbers([word]).tolist()
+        single = not isinstance(word, list | tuple)
+        rows = self._numbers(cast("Words", [word] if single else word))
         self._check_enough(n)
-        products = self._products(row, _in_range(t, self.num_timesteps, "timestep"))
-        rows = greatest(products, n, row)
-        return self._neighbors(rows, self._scores(products[rows]))
+        step = find_step(t, self.num_timesteps, self._labels)
+        found = []
+        at_once = max(_PRODUCTS // len(self), 1)
+        for start in range(0, rows.size, at_once):
+            some = rows[start : start + at_once]
+            for products, row in zip(self._products(some, step), some.tolist(), strict=True):
+                nearest = greatest(products, n, row)
+                found.append(self._neighbors(nearest, self._scores(products[nearest])))
+        return found[0] if single else found
 
     def largest_changes(
         self, word: Word, n: int = 10, min_increasing: int = 0, min_decreasing: int = 0
@@ -236,29 +268,34 @@ class DweFile(EmbeddingFile):
         FormatError
             If a group cannot be decoded.
         """
-        (row,) = self._numbers([word]).tolist()
+        rows = self._numbers([word])
         self._check_enough(n)
         if min_increasing < 0 or min_decreasing < 0 or min_increasing + min_decreasing > n:
             raise ValueError(
                 "min_increasing and min_decreasing must be at least 0 and together at most "
                 f"n = {n}, not {min_increasing} and {min_decreasing}"
             )
-        first, last = self._products(row, 0), self._products(row, self.num_timesteps - 1)
+        (first,), (last,) = (self._products(rows, t) for t in (0, self.num_timesteps - 1))
         changes = last.astype(np.int64) - first
-        rows = greatest_changes(changes, n, min_increasing, min_decreasing, row)
-        return self._neighbors(rows, self._scores(changes[rows]))
+        chosen = greatest_changes(changes, n, min_increasing, min_decreasing, int(rows[0]))
+        return self._neighbors(chosen, self._scores(changes[chosen]))
 
-    def _products(self, row: int, t: int) -> npt.NDArray[np.int32]:
-        """Return the dot products of a word with all words at a time step: (V,) int32."""
+    def _products(self, rows: npt.NDArray[np.int64], t: int) -> npt.NDArray[np.int32]:
+        """Return the dot products of n words with all words at a time step: (n, V) int32."""
         step = Timestep(self._groups, t)
-        products = np.empty(len(self), np.int32)
+        products = np.empty((rows.size, len(self)), np.int32)
         at_once = self._groups.groups_at_once(t) * self._offsets.group
-        own = row - row % at_once  # this block comes first because it contains the word
-        target = None
-        for start in [own, *(each for each in range(0, len(self), at_once) if each != own)]:
+        first = int(rows[0]) // at_once * at_once
+        starts, targets = list(range(0, len(self), at_once)), None
+        if (rows // at_once * at_once == first).all():
+            starts.insert(0, starts.pop(first // at_once))  # the block that contains the words
+        else:
+            targets = step.take(rows)
+        for start in starts:
             block = step[start : start + at_once]
-            target = block[row - own] if target is None else target
-            products[start : start + len(block)] = dot_products(block, target)
+            targets = block[rows - first] if targets is None else targets
+            for out, target in zip(products, targets, strict=True):
+                out[start : start + len(block)] = dot_products(block, target)
         return products
 
     def _scores(self, products: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -321,6 +358,7 @@ class DweFile(EmbeddingFile):
         info["chunks"] = [
             {
                 "name": f"timestep {t}",
+                **({"label": self._labels[t]} if self._labels else {}),
                 "symbols": n_symbols,
                 "bits_per_symbol": round(8 * nbytes / n, 3),
                 "offset": offset,
@@ -343,7 +381,7 @@ class DweFile(EmbeddingFile):
             return [(offset, 0) for offset in offsets.model_offsets]
         # Data end where the next data or model starts. A block starts with its state.
         starts = entries.positions - (2 if self.layout == "blocks" else 0)
-        known = np.append(np.unique(starts), offsets.data_words)
+        known = np.append(np.unique(starts), offsets.data_halfwords)
         if self.layout == "blocks":
             known = np.union1d(known, np.array(offsets.model_offsets) // 2)
         sizes = known[np.searchsorted(known, starts, "right").clip(max=known.size - 1)] - starts
@@ -371,8 +409,8 @@ class DweFile(EmbeddingFile):
         steps = np.arange(self.num_timesteps)[:, np.newaxis]
         entries = entries_of(self._file, self._offsets, steps, np.zeros(1, np.int64))
         begins = set(zip(entries.positions.tolist(), entries.states.tolist(), strict=True))
-        words = self._offsets.data_words
-        begins |= {(words, LOWEST), (words - 1, LOWEST)}  # the end, with or without padding
+        n = self._offsets.data_halfwords
+        begins |= {(n, LOWEST), (n - 1, LOWEST)}  # the end, with or without padding
         for t, end in ends.items():
             if end not in begins:
                 offset = self._offsets.data_offset + 2 * end[0]

@@ -171,32 +171,36 @@ class Groups:
         layout = self.layout
         self.file.check_whole()
         tables, which = self._tables_of(entries.steps)
-        words, positions, limits = self._words_of(entries)
+        halfwords, positions, limits = self._halfwords_of(entries)
         ends, states = np.empty_like(positions), np.empty_like(entries.states)
         rest = layout.group_words(layout.n_groups - 1) * layout.dim
         is_short = entries.groups == layout.n_groups - 1
         if rest == out.shape[1] or not is_short.any():
-            ends, states = decode(words, positions, entries.states, tables, which, out)
+            ends, states = decode(halfwords, positions, entries.states, tables, which, out)
         else:
             for n, lanes in ((out.shape[1], ~is_short), (rest, is_short)):
                 part = np.empty((int(lanes.sum()), n), np.int16)
                 ends[lanes], states[lanes] = decode(
-                    words, positions[lanes], entries.states[lanes], tables, which[lanes], part
+                    halfwords, positions[lanes], entries.states[lanes], tables, which[lanes], part
                 )
                 out[lanes, :n] = part
         return _Decoded(entries, entries.positions + ends - positions, states, ends > limits)
 
-    def _words_of(
+    def _halfwords_of(
         self, entries: Entries
     ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the data of groups as 16-bit words, and the start and limit of each group."""
+        """Return the data of groups as halfwords, and the start and limit of each group."""
         layout = self.layout
         if self.file.zero_copy:
-            words = self.file.array(layout.data_offset, "<u2", layout.data_words)
-            return words, entries.positions, np.full(entries.positions.size, layout.data_words)
+            halfwords = self.file.array(layout.data_offset, "<u2", layout.data_halfwords)
+            return (
+                halfwords,
+                entries.positions,
+                np.full(entries.positions.size, layout.data_halfwords),
+            )
         # A symbol takes at most 12.1 bits, which limits how much is read.
         n = layout.group * layout.dim
-        limits = np.minimum(entries.positions + n * 3 // 4 + n // 64 + 2, layout.data_words)
+        limits = np.minimum(entries.positions + n * 3 // 4 + n // 64 + 2, layout.data_halfwords)
         lengths = limits - entries.positions
         read = self.file.gather(layout.data_offset + 2 * entries.positions, 2 * lengths)
         ends = lengths.cumsum()

@@ -76,8 +76,8 @@ class DweLayout(_Header):
         Offset of each time step's entropy model, in bytes, and its number of symbols.
     table_offsets : tuple of int
         Offset of the entries of each time step's groups, in bytes.
-    data_offset, data_words : int
-        Offset from which entries are counted, in bytes, and the number of 16-bit words after it.
+    data_offset, data_halfwords : int
+        Offset from which entries are counted, in bytes, and the number of halfwords after it.
     """
 
     dialect: str
@@ -85,7 +85,7 @@ class DweLayout(_Header):
     model_sizes: tuple[int, ...]
     table_offsets: tuple[int, ...]
     data_offset: int
-    data_words: int
+    data_halfwords: int
 
     @property
     def n_groups(self) -> int:
@@ -106,7 +106,7 @@ class Entries:
     steps, groups : numpy.ndarray
         The groups: their time steps and their numbers.
     positions, states : numpy.ndarray
-        The first 16-bit word of a group, counted from the start of the data, and the first state.
+        The first halfword of a group, counted from the start of the data, and the first state.
     ends, end_states : numpy.ndarray
         Position and state after a group; -1 if the format does not prescribe them.
     """
@@ -226,7 +226,7 @@ def _blocks(file: ByteSource, header: _Header) -> DweLayout:
         model_sizes=tuple(sizes),
         table_offsets=tuple(tables),
         data_offset=0,
-        data_words=file.nbytes // 2,
+        data_halfwords=file.nbytes // 2,
     )
 
 
@@ -263,15 +263,15 @@ def _stream(file: ByteSource, header: _Header) -> DweLayout:
         model_sizes=tuple(sizes),
         table_offsets=tuple(range(table, data, 8 * n_groups)),
         data_offset=data,
-        data_words=(file.nbytes - data) // 2,
+        data_halfwords=(file.nbytes - data) // 2,
     )
 
 
 def _check_plausible(file: ByteSource, layout: DweLayout) -> DweLayout:
     """Refuse sizes that the data cannot encode, before anything is allocated for them."""
-    if layout.n_words * layout.dim > most_symbols(layout.data_words):
+    if layout.n_words * layout.dim > most_symbols(layout.data_halfwords):
         raise FormatError(
-            f"{2 * layout.data_words} bytes of data cannot encode {layout.n_words} words of "
+            f"{2 * layout.data_halfwords} bytes of data cannot encode {layout.n_words} words of "
             f"{layout.dim} dimensions in groups of {layout.group}",
             **_where(file, "embedding_dim", 28),
         )
@@ -298,9 +298,9 @@ def model_of(file: ByteSource, layout: DweLayout, t: int) -> EntropyModel:
     """Return the entropy model of a time step."""
     file.check_whole()
     offset = layout.model_offsets[t]
-    words = file.array(offset, "<u2", model_size(layout.model_sizes[t]))
+    halfwords = file.array(offset, "<u2", model_size(layout.model_sizes[t]))
     try:
-        return parse_model(words)
+        return parse_model(halfwords)
     except ValueError as error:
         message = f"the entropy model of timestep {t} is not valid: {error}"
         raise FormatError(message, **_where(file, "frequencies", offset)) from None
@@ -321,7 +321,7 @@ def entries_of(
     else:
         field, read = "chunk_addrs", _block_entries
     entries = Entries(steps=steps, groups=groups, **read(file, layout, tables, groups))
-    outside = (entries.positions < 0) | (entries.positions > layout.data_words)
+    outside = (entries.positions < 0) | (entries.positions > layout.data_halfwords)
     wrong = outside | (entries.states < LOWEST)
     if wrong.any():
         i = int(wrong.argmax())

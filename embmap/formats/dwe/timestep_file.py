@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.dwe.groups import Groups
@@ -12,6 +12,7 @@ from embmap.formats.dwe.layout import FORMAT
 from embmap.formats.dwe.timestep import Timestep
 from embmap.progress import Progress
 from embmap.report import Report
+from embmap.words.time_labels import TimeLabel, name_step
 
 __all__ = ["TimestepFile", "open_step", "verify_groups"]
 
@@ -22,6 +23,8 @@ class TimestepFile(EmbeddingFile):
     """One time step of a DWE file as a file of its own, which :meth:`DweFile.at` returns."""
 
     format: ClassVar[str] = FORMAT
+    label: TimeLabel | None = None
+    """The label of the time step, such as a year; None if it has none."""
     _matrix: Timestep
 
     @property
@@ -43,7 +46,8 @@ class TimestepFile(EmbeddingFile):
         """Name the file, the time step and the sizes; reads nothing."""
         if self.closed:
             return super().__repr__()
-        return f"{super().__repr__()[:-1]}, time step {self.t}>"
+        label = "" if self.label is None else f" ({self.label})"
+        return f"{super().__repr__()[:-1]}, time step {self.t}{label}>"
 
     def info(self) -> dict[str, Any]:
         """Return what is known about the time step without reading its data.
@@ -51,9 +55,11 @@ class TimestepFile(EmbeddingFile):
         Returns
         -------
         dict
-            The keys of :meth:`EmbeddingFile.info`, and the number of the time step.
+            The keys of :meth:`EmbeddingFile.info`, the number of the time step, and its label if it
+            has one.
         """
-        return super().info() | {"timestep": self.t}
+        label = {} if self.label is None else {"label": self.label}
+        return super().info() | {"timestep": self.t} | label
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
         report.checked.append("groups")
@@ -64,7 +70,8 @@ class TimestepFile(EmbeddingFile):
 
 def open_step(reopen: Callable[[], EmbeddingFile], t: int) -> EmbeddingFile:
     """Open a file again and return one of its time steps."""
-    return reopen().at(t)
+    file = reopen()
+    return file.at(name_step(t, cast(int, file.num_timesteps), file.timestep_labels))
 
 
 def verify_groups(groups: Groups, t: int, report: Report) -> tuple[int, int] | None:

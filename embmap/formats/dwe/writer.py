@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -28,12 +27,13 @@ from embmap.codecs.entropy_model import (
     store_model,
 )
 from embmap.formats.dwe.layout import DIALECTS, HEADER_NBYTES, MAGIC
-from embmap.formats.dwe.residuals import AT_ONCE, Residuals, as_rows, can_reread, spool_steps
+from embmap.formats.dwe.residuals import AT_ONCE, Residuals, can_reread, spool_steps
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.progress import Progress
-from embmap.vectors.blocks import Blocks, split_blocks
+from embmap.vectors.blocks import Blocks
+from embmap.vectors.rounding import check_scale
 
-__all__ = ["quantize", "quantize_blocks", "write", "write_steps"]
+__all__ = ["write", "write_steps"]
 
 _GROUP = 100
 _MOST_WAITING = 1024  # groups that are written at once
@@ -84,10 +84,8 @@ def write(
     OSError
         If the file cannot be written.
     """
-    if layout not in DIALECTS:
-        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {layout!r}")
     return write_steps(
-        path, quantized, scale=_factor(scale), group=group, layout=layout, progress=progress
+        path, quantized, scale=check_scale(scale), group=group, layout=layout, progress=progress
     )
 
 
@@ -105,6 +103,8 @@ def write_steps(
 
     Files that contain such differences can be read, so that they can be written again.
     """
+    if layout not in DIALECTS:
+        raise ValueError(f"layout must be one of {', '.join(DIALECTS)}, not {layout!r}")
     with contextlib.ExitStack() as stack:
         steps = cast("Sequence[Any]", quantized)
         if not can_reread(steps):
@@ -121,103 +121,11 @@ def write_steps(
             address = _write_stream(
                 out, residuals, models, group=group, progress=progress, spool=spool
             )
-        n_words = out.seek(0, os.SEEK_END) // 4
-        _check_size(n_words)
+        size = out.seek(0, os.SEEK_END) // 4
+        _check_size(size)
         out.seek(0)
-        out.write(struct.pack("<4s8If", MAGIC, 1, 0, n_words, address, *shape, scale))
+        out.write(struct.pack("<4s8If", MAGIC, 1, 0, size, address, *shape, scale))
     return Path(os.fsdecode(path))
-
-
-def quantize(
-    vectors: npt.ArrayLike | Sequence[npt.ArrayLike], bits: int = 8
-) -> tuple[npt.NDArray[np.int16], float]:
-    """Round vectors to integers with one scale.
-
-    Parameters
-    ----------
-    vectors : array-like or sequence
-        Shape (T, V, K), floating point, or T time steps of shape (V, K).
-    bits : int
-        Bits of an integer, including its sign: 2 to 16. With more than 11 bits, a time step may
-        have more different symbols than a DWE file can store.
-
-    Returns
-    -------
-    quantized : numpy.ndarray
-        Shape (T, V, K), int16, from ``-(2 ** (bits - 1) - 1)`` to ``2 ** (bits - 1) - 1``.
-    scale : float
-        Factor from integers to numbers, exactly a float32. ``quantized * scale`` differs from the
-        vectors by at most ``scale / 2``.
-
-    Raises
-    ------
-    ValueError
-        If a value is not finite, or `bits` is out of range.
-    """
-    steps = cast("Sequence[Any]", vectors if _subscriptable(vectors) else np.asarray(vectors))
-    shape = (len(steps), *np.shape(steps[0])) if len(steps) else (0, 0, 0)
-    rounded, scale = quantize_blocks(steps, bits)
-    quantized = np.empty(shape, np.int16)
-    for step, blocks in zip(quantized, rounded, strict=True):
-        start = 0
-        for block in blocks:
-            step[start : start + len(block)] = block
-            start += len(block)
-    return quantized, scale
-
-
-def quantize_blocks(
-    steps: Sequence[Any], bits: int = 8
-) -> tuple[Iterator[Iterator[npt.NDArray[np.int16]]], float]:
-    """Round T time steps as :func:`quantize` does, which reads each step twice.
-
-    Return the blocks of rows of each step, int16, and the scale.
-    """
-    bits = operator.index(bits)
-    if not 2 <= bits <= 16:
-        raise ValueError(f"bits must be 2 to 16, not {bits}")
-    greatest = 0.0
-    for t in range(len(steps)):
-        step = as_rows(steps[t])
-        if len(step.shape) != 2 or step.dtype.kind not in "fiu":
-            raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
-        if step.shape != np.shape(steps[0]):
-            shape = np.shape(steps[0])
-            raise ValueError(f"timestep {t} must have the shape {shape}, not {step.shape}")
-        for block in split_blocks(step):
-            if block.size:
-                lowest, highest = float(block.min()), float(block.max())
-                if not (math.isfinite(lowest) and math.isfinite(highest)):
-                    raise ValueError(f"timestep {t} must be finite numbers in two dimensions")
-                greatest = max(greatest, highest, -lowest)
-    limit = 2 ** (bits - 1) - 1
-    with np.errstate(over="ignore"):
-        scale = np.float32(greatest / limit)
-    if not np.isfinite(scale) or (greatest and scale < np.finfo(np.float32).tiny):
-        raise ValueError(f"float32 cannot represent the scale for values of up to {greatest}")
-    factor = float(scale or np.float32(1))
-
-    def rounded(step: Any) -> Iterator[npt.NDArray[np.int16]]:
-        for block in split_blocks(as_rows(step)):
-            wide = np.rint(np.asarray(block, np.float64) / factor)
-            yield np.clip(wide, -limit, limit).astype(np.int16)
-
-    return (rounded(steps[t]) for t in range(len(steps))), factor
-
-
-def _subscriptable(steps: object) -> bool:
-    return hasattr(steps, "__getitem__") and hasattr(steps, "__len__")
-
-
-def _factor(scale: float) -> float:
-    try:
-        with np.errstate(over="ignore"):
-            factor = float(np.float32(scale))
-    except OverflowError:
-        factor = math.inf
-    if not math.isfinite(factor) or not factor:
-        raise ValueError(f"scale must be finite and not 0 in float32, not {scale}")
-    return factor
 
 
 def _choose_group(n_words: int, group: int | None, dialect: str) -> int:
@@ -257,16 +165,16 @@ def _fit_models(residuals: Residuals, progress: Progress | None) -> list[Entropy
 def _encode(
     model: Encoder, parts: Iterable[npt.NDArray[np.int16]], state: int = LOWEST
 ) -> tuple[npt.NDArray[np.uint16], int]:
-    """Return the words of a group and its first state; the last part of the group comes first."""
+    """Return the halfwords of a group and its first state; the last part comes first."""
     found = []
     for part in parts:
-        words, state = model.encode(part.reshape(-1), state)
-        found.append(words)
+        halfwords, state = model.encode(part.reshape(-1), state)
+        found.append(halfwords)
     return np.concatenate(found[::-1]) if len(found) > 1 else found[0], state
 
 
-def _even(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    return np.append(words, np.uint16(0)) if words.size % 2 else words
+def _even(halfwords: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    return np.append(halfwords, np.uint16(0)) if halfwords.size % 2 else halfwords
 
 
 def _write_blocks(
@@ -290,16 +198,16 @@ def _write_blocks(
         encoder, table = Encoder(models[residual.t]), np.empty(n_chunks, np.int64)
         out.seek(4 * end)
         for number, parts in residual.groups(group):
-            words, state = _encode(encoder, parts)
+            halfwords, state = _encode(encoder, parts)
             table[number] = end
-            state_words = np.array([state >> 16, state & 0xFFFF], np.uint16)
-            chunk = _even(np.concatenate((state_words, words))).astype("<u2", copy=False)
+            head = np.array([state >> 16, state & 0xFFFF], np.uint16)
+            chunk = _even(np.concatenate((head, halfwords))).astype("<u2", copy=False)
             out.write(chunk.tobytes())
             end += chunk.size // 2
         _check_size(end)
         out.seek(4 * addresses[residual.t])
-        head = heads[residual.t]
-        out.write(head.astype("<u2").tobytes() + table.astype("<u4").tobytes())
+        model = heads[residual.t]
+        out.write(model.astype("<u2").tobytes() + table.astype("<u4").tobytes())
         if progress is not None:
             progress("encoding timesteps", done, residuals.n_steps)
     return int(addresses[-1])
@@ -327,9 +235,9 @@ def _write_stream(
     for done, residual in enumerate(reversed(residuals), 1):
         encoder = Encoder(models[residual.t])
         for number, parts in residual.groups(group, backwards=True):
-            words, state = _encode(encoder, parts, state)
-            waiting.append(words)
-            n_following += words.size
+            halfwords, state = _encode(encoder, parts, state)
+            waiting.append(halfwords)
+            n_following += halfwords.size
             rows[residual.t, number] = n_following, state
             if len(waiting) == most_waiting or number == 0:
                 piece = np.concatenate(waiting[::-1]).astype("<u2", copy=False)
@@ -351,6 +259,7 @@ def _write_stream(
     return address
 
 
-def _check_size(n_words: int) -> None:
-    if n_words >= 2**32:
-        raise ValueError(f"a DWE file must stay below 16 GiB, not reach {4 * n_words} bytes")
+def _check_size(end: int) -> None:
+    """Refuse a file that ends at an address, in multiples of four bytes, beyond 32 bits."""
+    if end >= 2**32:
+        raise ValueError(f"a DWE file must stay below 16 GiB, not reach {4 * end} bytes")

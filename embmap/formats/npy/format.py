@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
+from embmap.errors import FormatError
+from embmap.formats.format import FLOATS, OTHER_STEPS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
-from embmap.vectors.streamed import ArrayMatrix
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.rounding import check_scale
+from embmap.vectors.streamed import ArrayMatrix, Scaled
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["NpyFormat", "NpzFormat"]
@@ -37,6 +41,26 @@ class NpyWriter(Writer):
             output.write_rows(out)
 
 
+class NpzWriter(Writer):
+    """Writes integers over time: a step for each input, or every time step of one."""
+
+    dtypes = FLOATS
+    stored_dtype = "int16"
+    needs_words = False
+    words_beside = True
+    over_time = True
+    keeps_repeats = True
+
+    def find_kept(self, output: Output) -> frozenset[str]:
+        return frozenset({OTHER_STEPS})
+
+    def write(self, output: Output) -> None:
+        from embmap.formats.npy.writer import write_npz
+
+        with with_words_beside(output.path, output.words) as path, replacing(path) as out:
+            write_npz(out, output)
+
+
 class NpyFormat(Format):
     """One array."""
 
@@ -44,14 +68,15 @@ class NpyFormat(Format):
     title = "npy"
     extensions = (".npy",)
     magic = b"\x93NUMPY"
+    has_timesteps = True
+    is_scaled = True
     writer = NpyWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.io.npy import map_npy
 
-        return Input(
-            format=self.name, words=None, vectors=ArrayMatrix(map_npy(cast(Path, data.path)))
-        )
+        path = cast(Path, data.path)
+        return _make_input(self.name, path, map_npy(path, (2, 3)), request)
 
 
 class NpzFormat(Format):
@@ -59,13 +84,73 @@ class NpzFormat(Format):
 
     name = "npz"
     title = "npz"
+    extensions = (".npz",)
     magic = b"PK\x03\x04"
     has_tensors = True
+    has_timesteps = True
+    is_scaled = True
+    writer = NpzWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.npy.reader import read_npz
 
         # In the folder of the output there is room for a copy.
         spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
-        vectors = read_npz(cast(Path, data.path), request.tensor, spool)
-        return Input(format=self.name, words=None, vectors=vectors)
+        path = cast(Path, data.path)
+        array, scale = read_npz(path, request.tensor, spool)
+        return _make_input(self.name, path, array, request, scale)
+
+
+def _make_input(
+    format: str,
+    path: Path,
+    array: npt.NDArray[Any],
+    request: Request,
+    scale: np.float32 | None = None,
+) -> Input:
+    """Return a matrix, or vectors over time: an array of shape (T, V, K) and a scale."""
+    if array.ndim == 2:
+        for value, what in ((request.timestep, "timestep"), (request.scale, "scale")):
+            if value is not None:
+                raise ValueError(
+                    f"{path} has one matrix and no time steps to choose from: {what} must be None"
+                )
+        return Input(format=format, words=None, vectors=ArrayMatrix(array))
+    if not len(array):
+        raise FormatError("there are no time steps", path=path, format=format)
+    factor = _choose_scale(format, path, array.dtype, (request.scale, scale))
+    steps: list[Matrix] = [ArrayMatrix(step) for step in array]
+    t = request.choose_step(path, len(steps))
+    vectors = steps[t or 0]
+    return Input(
+        format=format,
+        words=None,
+        vectors=vectors if factor is None else Scaled(vectors, factor),
+        parts=(OTHER_STEPS,),
+        steps=steps if t is None else (),
+        scale=factor,
+    )
+
+
+def _choose_scale(
+    format: str, path: Path, dtype: np.dtype[Any], scales: tuple[float | None, np.float32 | None]
+) -> float | None:
+    """Return the scale of integers over time, the caller's or the archive's; None for floats.
+
+    ValueError is raised if both or neither gives one, FormatError if int16 cannot hold the
+    integers.
+    """
+    known = [scale for scale in scales if scale is not None]
+    if dtype.kind == "f":
+        if known:
+            message = f"a scale is for integers, and the vectors over time are {dtype}"
+            raise FormatError(message, path=path, format=format)
+        return None
+    if not np.can_cast(dtype, np.int16):
+        message = f"integers over time must be int16, not {dtype}"
+        raise FormatError(message, path=path, format=format)
+    if not known:
+        raise ValueError(f"{path} has integers over time and no scale_factor; give scale")
+    if len(known) > 1:
+        raise ValueError(f"{path} has a scale_factor of its own; scale must be None")
+    return check_scale(float(known[0]))

@@ -61,6 +61,13 @@ function go(changes, { replace = false } = {}) {
 const file = () => files.find((one) => one.name === state.file);
 const isDynamic = () => Boolean(file()?.timesteps);
 
+// Time steps are numbers here. People see their labels, such as years, where there are any.
+const labels = () => file()?.labels ?? [];
+const stepName = (t) => String(labels()[t] ?? t);
+const whichStep = (t) => (labels().length ? stepName(t) : `${t} of 0–${$("step").max}`);
+// A number that is the label of another step would be refused; one from the end is not.
+const askedStep = (t) => (labels().includes(t) ? t - file().timesteps : t);
+
 // ---- messages ----------------------------------------------------------------------------------
 
 function say(box, ...content) {
@@ -144,13 +151,15 @@ async function part(name, key, panel, work, fail) {
 
 const nearest = (word, n) =>
   isDynamic()
-    ? api.related(state.file, word, state.t, Math.min(n, file().count - 1))
+    ? api.related(state.file, word, askedStep(state.t), Math.min(n, file().count - 1))
     : api.similar(state.file, word, n);
 
 const nameOf = (neighbor) => neighbor.word ?? `#${neighbor.row}`;
 
 const vectorsOf = (words) =>
-  isDynamic() ? api.lookupAt(state.file, words, state.t) : api.lookup(state.file, words);
+  isDynamic()
+    ? api.lookupAt(state.file, words, askedStep(state.t))
+    : api.lookup(state.file, words);
 
 function listNeighbors(list, neighbors) {
   const most = Math.max(...neighbors.map((one) => Math.abs(one.score)), 1e-9);
@@ -283,11 +292,14 @@ function redrawChart() {
   const told = series.map(({ word, values }) => {
     return `${word} from ${score(values[0])} to ${score(values.at(-1))}`;
   });
-  const over = `over ${series[0].values.length} steps`;
+  const last = series[0].values.length - 1;
+  const over = labels().length
+    ? `from ${stepName(0)} to ${stepName(last)}`
+    : `over ${last + 1} steps`;
   box.setAttribute("aria-label", `${what}, ${over}: ${told.join("; ")}`);
   const colored = [...new Set([state.word, ...state.lines])];
   const places = series.map((line) => colored.indexOf(line.word));
-  drawChart(box, series, state.t, (t) => go({ t }, { replace: true }), places);
+  drawChart(box, series, state.t, (t) => go({ t }, { replace: true }), { places, labels: labels() });
   if ($("table-box").open) fillTable();
 }
 
@@ -296,7 +308,7 @@ function fillTable() {
   for (const line of series) head.append(el("th", { scope: "col" }, line.word));
   const rows = (series[0]?.values ?? []).map((_, t) => {
     const cells = series.map((line) => el("td", {}, score(line.values[t])));
-    return el("tr", {}, el("th", { scope: "row" }, String(t)), ...cells);
+    return el("tr", {}, el("th", { scope: "row" }, stepName(t)), ...cells);
   });
   $("table").replaceChildren(el("thead", {}, head), el("tbody", {}, ...rows));
 }
@@ -330,7 +342,8 @@ function showCompared() {
       .filter((one) => one.j !== undefined && one.name !== word && one.name !== other)
       .sort((p, q) => p.i + p.j - (q.i + q.j));
     const similarity = mine && its ? score(cosine(mine, its)) : "–";
-    const when = isDynamic() ? ` at step ${t}` : "";
+    const step = labels().length ? "" : "step ";
+    const when = isDynamic() ? ` at ${step}${stepName(t)}` : "";
     const among = Math.min(COMMON_AMONG, Math.max(a.length, b.length));
     box.replaceChildren(
       el("p", { class: "cosine" }, el("span", { class: "big" }, similarity), ` cosine${when} of `,
@@ -363,7 +376,8 @@ function about(one) {
   if (!one.available) return "";
   const parts = [one.format, `${one.count.toLocaleString("en")} ${one.words ? "words" : "rows"}`];
   parts.push(`${one.dim} dimensions`, one.dtype);
-  if (one.timesteps) parts.push(`${one.timesteps} time steps`);
+  const span = one.labels ? `, ${one.labels[0]} to ${one.labels.at(-1)}` : "";
+  if (one.timesteps) parts.push(`${one.timesteps} time steps${span}`);
   return parts.join(" · ");
 }
 
@@ -402,7 +416,8 @@ function render() {
   $("when").hidden = !isDynamic();
   $("step").max = String(last);
   $("step").value = String(state.t);
-  $("step-value").textContent = `${state.t} of 0–${last}`;
+  $("step-value").textContent = whichStep(state.t);
+  $("step").setAttribute("aria-valuetext", whichStep(state.t));
   if ($("word").value !== state.word) $("word").value = state.word;
   $("word").disabled = !(one.words && one.vectors);
   say($("message"));
@@ -482,7 +497,7 @@ function wire() {
   });
   $("n").addEventListener("change", () => go({ n: Number($("n").value) }));
   $("step").addEventListener("input", () => {
-    $("step-value").textContent = `${$("step").value} of 0–${$("step").max}`;
+    $("step-value").textContent = whichStep(Number($("step").value));
     go({ t: Number($("step").value) }, { replace: true });
   });
   $("table-box").addEventListener("toggle", fillTable);

@@ -29,21 +29,32 @@ export function resizeChart(width) {
   if (plot && plot.width !== width) plot.setSize({ width, height: height(width) });
 }
 
+// The places of time steps on the axis: their labels if these are numbers that rise, such as years.
+function placesOf(labels, n) {
+  const rising = labels.every((x, t) => Number.isInteger(x) && (t === 0 || x > labels[t - 1]));
+  return labels.length && rising ? labels : Array.from({ length: n }, (_, t) => t);
+}
+
 // `series` are {word, values}; `places` gives their colours. A click on a step calls `choose(step)`.
-export function drawChart(box, series, step, choose, places) {
+export function drawChart(box, series, step, choose, { places, labels }) {
   removeChart();
   const width = Math.max(box.clientWidth, 200);
   const ink = cssColor("--quiet");
   const grid = { stroke: cssColor("--line"), width: 1 };
   const axis = { stroke: ink, grid, ticks: { show: false } };
   const font = "12px system-ui, sans-serif";
-  const steps = series[0].values.map((_, t) => t);
+  const steps = placesOf(labels, series[0].values.length);
+  // Between time steps there is nothing to name.
+  const nameAt = (x) => {
+    const t = steps.indexOf(x);
+    return t < 0 ? (labels.length && steps !== labels ? "" : String(x)) : String(labels[t] ?? t);
+  };
   const legend = (u) => {
     if (u.cursor.idx === null || u.cursor.idx === undefined) u.setLegend({ idx: u.step }, false);
   };
   const marker = (u) => {
     if (u.step === null || u.step === undefined) return;
-    const x = Math.round(u.valToPos(u.step, "x", true)) + 0.5;
+    const x = Math.round(u.valToPos(steps[u.step], "x", true)) + 0.5;
     u.ctx.save();
     u.ctx.strokeStyle = ink;
     u.ctx.lineWidth = devicePixelRatio;
@@ -62,7 +73,13 @@ export function drawChart(box, series, step, choose, places) {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 8 } },
       legend: { live: true },
       axes: [
-        { ...axis, font, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000], size: 34 },
+        {
+          ...axis,
+          font,
+          incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000],
+          size: 34,
+          values: (u, values) => values.map(nameAt),
+        },
         {
           ...axis,
           font,
@@ -72,7 +89,10 @@ export function drawChart(box, series, step, choose, places) {
         },
       ],
       series: [
-        { label: "step", value: (_, t) => (t === null ? "–" : String(t)) },
+        {
+          label: labels.length ? "time" : "step",
+          value: (_, x) => (x === null ? "–" : nameAt(x)),
+        },
         ...series.map((line, i) => ({
           label: line.word,
           stroke: lineColor(places[i]),

@@ -241,7 +241,7 @@ def test_damage_is_found_where_it_is_and_nowhere_else(tmp_path, layout):
     path = tmp_path / "file.dwe"
     data = reference.encode(steps(5, 9, 4, spread=20), 0.5, 3, layout)
     parsed = reference.parse(data)
-    base = 0 if layout == "blocks" else len(data) - 2 * len(parsed.words)
+    base = 0 if layout == "blocks" else len(data) - 2 * len(parsed.halfwords)
     n_found = 0
     for t in range(5):
         for group in range(3):
@@ -265,7 +265,7 @@ def test_a_step_that_ends_where_no_step_begins_is_warned_of(tmp_path):
     data = reference.encode(values, 0.5, 2, "stream")
     path = tmp_path / "file.dwe"
     parsed = reference.parse(data)
-    words = len(data) - 2 * len(parsed.words)
+    words = len(data) - 2 * len(parsed.halfwords)
     place = words + 2 * parsed.starts[0][2][0]  # the last group of the first step
     for pattern in (1, 2, 0x40):
         flipped = bytearray(data)
@@ -333,7 +333,7 @@ def test_the_greatest_sizes_the_data_could_hold_take_no_more_than_they_justify(d
     data = SMALL[name]
     n_steps, n_words = struct.unpack_from("<2I", data, 20)
     parsed = reference.parse(data)
-    most = (reference.MOST_SYMBOLS * (len(parsed.words) + 1) - 1) // n_words
+    most = (reference.MOST_SYMBOLS * (len(parsed.halfwords) + 1) - 1) // n_words
     for dim, justified in ((most, 4 * n_steps * n_words * most), (most + 1, 0)):
         damaged.judge(f"{dim}", with_u32(data, 28, dim), memory=MEMORY + justified)
     damaged.check()
