@@ -59,7 +59,9 @@ def convert(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IN", help="The file to read. Several become the time steps of a DWE file."
+            metavar="IN",
+            help="The file to read; it may be compressed. A.zip/B is the file B in a zip archive. "
+            "Several become the time steps of a DWE file.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to create or replace.")],

@@ -20,7 +20,7 @@ from embmap.conversion.arguments import (
     read_metadata,
 )
 from embmap.conversion.explicit import make_explicit
-from embmap.conversion.inputs import open_input
+from embmap.conversion.inputs import open_input, split_member
 from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
@@ -107,7 +107,9 @@ def convert(
     Parameters
     ----------
     src : path-like or sequence of path-like
-        The file to read. Several files become the time steps of a DWE file.
+        The file to read, which may be compressed with gzip, bzip2 or xz. A file in a zip archive
+        is named as if the archive were a folder: ``glove.6B.zip/glove.6B.50d.txt``. Several files
+        become the time steps of a DWE file.
     dst : path-like
         The file to create or replace. It must not be one of the files that are read.
     input_format : str, optional
@@ -208,7 +210,8 @@ def convert(
             f"not {len(inputs)}"
         )
     given = [words, vocab, metadata]
-    read = [*inputs, *(Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike))]
+    read = [split_member(each)[0] for each in inputs]
+    read += [Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike)]
     beside = [words_beside(path), digests_beside(path)] if writer.words_beside else []
     refuse_overwriting([path, *beside], read)
     request = Request(

@@ -287,6 +287,8 @@ class Format(ABC):
     is_opened : bool
         Whether :func:`embmap.open` opens its files. An attribute, because opening a file asks every
         format, and isinstance with an abstract class takes a microsecond.
+    is_streamed : bool
+        Whether :meth:`read` reads a file forwards, so that it may be a stream.
     has_tensors : bool
         Whether a file may hold several matrices.
     has_timesteps : bool
@@ -300,6 +302,7 @@ class Format(ABC):
     dialects: ClassVar[tuple[str, ...]] = ()
     magic: ClassVar[bytes] = b""
     is_opened: ClassVar[bool] = False
+    is_streamed: ClassVar[bool] = False
     has_tensors: ClassVar[bool] = False
     has_timesteps: ClassVar[bool] = False
     writer: ClassVar[Writer | None] = None

@@ -1,5 +1,6 @@
 """Every format keeps the promises of its class, and a new one needs nothing but its class."""
 
+import gzip
 import re
 import struct
 from pathlib import Path
@@ -191,7 +192,6 @@ def test_without_its_class_the_format_is_unknown(tmp_path):
 
 
 def test_a_compressed_file_is_named(tmp_path):
-    (tmp_path / "a").write_bytes(b"\x1f\x8b\x08\n\nx 1 2\n" * 20)
-    for read in (embmap.open, lambda path: embmap.convert(path, tmp_path / "b.npy")):
-        with pytest.raises(embmap.UnsupportedError, match="gunzip"):
-            read(tmp_path / "a")
+    (tmp_path / "a").write_bytes(gzip.compress(b"x 1 2\n" * 20))
+    with pytest.raises(embmap.UnsupportedError, match="compressed with gzip; convert or unpack it"):
+        embmap.open(tmp_path / "a")

@@ -11,13 +11,12 @@ import numpy.typing as npt
 from embmap.errors import FormatError
 from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
+from embmap.io.compressed import detect_compression
 from embmap.io.mapping import ByteSource
 from embmap.vectors.streamed import Selected
 from embmap.words.subwords import FloretIndexer
 
-__all__ = ["GZIP", "FloretFormat", "GloveFormat", "Word2VecTextFormat"]
-
-GZIP = b"\x1f\x8b"
+__all__ = ["FloretFormat", "GloveFormat", "Word2VecTextFormat"]
 
 
 class TextWriter(Writer):
@@ -51,6 +50,8 @@ class TextWriter(Writer):
 
 class TextFormat(Format):
     """A line for each word: the word, then its numbers."""
+
+    is_streamed = True
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.text.reader import read_head, read_lines
@@ -99,7 +100,7 @@ class GloveFormat(TextFormat):
 
         head = read_head(data)
         # Some line of compressed bytes may look like a word and numbers.
-        return head is not None and head.n is None and data.read(0, 2) != GZIP
+        return head is not None and head.n is None and detect_compression(data) is None
 
 
 class FloretFormat(Format):
@@ -107,6 +108,7 @@ class FloretFormat(Format):
 
     name = "floret"
     title = "floret"
+    is_streamed = True
 
     def recognizes(self, data: ByteSource) -> bool:
         from embmap.formats.text.reader import read_floret_head
