@@ -15,7 +15,7 @@ from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
-from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
+from embmap.vectors.streamed import ArrayMatrix, Cut, Selected, Stacked
 
 N, DIM, STEPS = 53, 6, 3
 RNG = np.random.default_rng(8)
@@ -124,6 +124,12 @@ CASES = {
     "selected": (
         Selected,
         lambda folder: Selected(stored(folder, ROWS[::-1].copy(), "read"), np.arange(N)[::-1]),
+        ROWS,
+        0,
+    ),
+    "cut": (
+        Cut,
+        lambda folder: Cut(stored(folder, np.hstack([ROWS, ROWS]), "read"), ROWS.shape[1]),
         ROWS,
         0,
     ),

@@ -18,7 +18,9 @@ __all__ = ["convert", "select"]
 
 
 def _parse_dtype(text: str) -> str:
-    """Return the name of a dtype that numpy knows; the output may still refuse it."""
+    """Return the name of a dtype that is known; the output may still refuse it."""
+    if text == "bfloat16":
+        return text
     try:
         return np.dtype(text).name
     except (TypeError, ValueError):
@@ -72,8 +74,12 @@ def convert(
         typer.Option(
             parser=_parse_dtype,
             metavar="TYPE",
-            help="Type of the numbers, if OUT has a choice: float32, float16, float64.",
+            help="Type of the numbers, if OUT has a choice: float32, float16, float64, bfloat16.",
         ),
+    ] = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Cut vectors to their first N numbers."),
     ] = None,
     normalize: Annotated[
         bool | None,
@@ -151,6 +157,7 @@ def convert(
         as_json,
         input_format=source_format,
         output_format=target_format,
+        dim=dim,
         dtype=dtype,
         normalize=normalize,
         lossy=lossy,

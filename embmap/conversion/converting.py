@@ -12,11 +12,13 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import name_dtype
 from embmap.conversion.arguments import (
     choose_output_format,
     find_format,
     list_words,
     make_absolute,
+    parse_dtype,
     read_metadata,
 )
 from embmap.conversion.explicit import make_explicit
@@ -32,7 +34,7 @@ from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.quantizer import quantize as quantize_rows
-from embmap.vectors.streamed import Selected, Stacked
+from embmap.vectors.streamed import Cut, Selected, Stacked
 from embmap.words.beside import digests_beside, words_beside
 from embmap.words.given import Words
 
@@ -49,6 +51,7 @@ class _Wishes:
     path: Path
     format: Format
     writer: Writer
+    dim: int | None
     dtype: np.dtype[Any] | None
     normalize: bool | None
     lossy: bool
@@ -80,6 +83,7 @@ def convert(
     *,
     input_format: str | None = None,
     output_format: str | None = None,
+    dim: int | None = None,
     dtype: npt.DTypeLike | None = None,
     normalize: bool | None = None,
     lossy: bool = False,
@@ -119,9 +123,13 @@ def convert(
     output_format : str, optional
         "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy" or
         "safetensors"; by default the extension decides.
-    dtype : dtype-like, optional
+    dim : int, optional
+        Cut vectors to their first `dim` numbers. Vectors of models that were trained for it
+        (Matryoshka representation learning) stay useful. Quantized vectors are decoded.
+    dtype : dtype-like or "bfloat16", optional
         Dtype of the numbers written, if the format has a choice. If it is given, quantized vectors
-        are decoded.
+        are decoded. Numbers are rounded to the nearest, ties to even. "bfloat16", which numpy
+        lacks, is for EMBD and safetensors files.
     normalize : bool, optional
         True scales rows to unit length. False multiplies them by the norms of a finalfusion file,
         which restores their original lengths. By default, rows are not changed, except that a
@@ -190,6 +198,8 @@ def convert(
     source_format = find_format(input_format, FORMATS, "input_format")
     if limit is not None and limit < 0:
         raise ValueError(f"limit must be at least 0, not {limit}")
+    if dim is not None and dim < 1:
+        raise ValueError(f"dim must be at least 1, not {dim}")
     if subwords not in _SUBWORDS:
         raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
     if (quantize is not None or opq) and "quantization" not in writer.holds:
@@ -221,7 +231,7 @@ def convert(
         tensor=tensor,
         timestep=timestep,
         limit=limit,
-        dtype=None if dtype is None else np.dtype(dtype),
+        dtype=parse_dtype(dtype),
         progress=progress,
         output_format=target.name if len(inputs) == 1 else None,
         folder=path.absolute().parent,
@@ -231,6 +241,7 @@ def convert(
         path=path,
         format=target,
         writer=writer,
+        dim=dim,
         dtype=request.dtype,
         normalize=normalize,
         lossy=lossy,
@@ -284,9 +295,12 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         raise ValueError("the input has no words to choose from; give it a vocab")
     elif wishes.writer.needs_words and not source.has_only_ngrams:
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
+    is_cut = wishes.dim is not None and wishes.dim < vectors.shape[1]
+    vectors = _cut(vectors, wishes)
     unit = wishes.normalize
     if unit is None:  # an input in the format of the output already has the right lengths
-        unit = "norms" in holds and not is_same and not source.has_only_ngrams
+        is_right = is_same and not (is_cut and norms is not None)
+        unit = "norms" in holds and not is_right and not source.has_only_ngrams
     original = wishes.normalize is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
     dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
@@ -305,6 +319,14 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     return _Prepared(source, chosen, converted, kind)
 
 
+def _cut(vectors: Matrix, wishes: _Wishes) -> Matrix:
+    """Return the first numbers of each row, if the caller wants fewer than all."""
+    n = vectors.shape[1]
+    if wishes.dim is not None and wishes.dim > n:
+        raise ValueError(f"dim must be at most {n}, the length of the vectors, not {wishes.dim}")
+    return vectors if wishes.dim in (None, n) else Cut(vectors, wishes.dim)
+
+
 def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     """Return what is written: the first input, or all inputs as time steps."""
     chosen, vectors = [each.chosen for each in prepared], [each.vectors for each in prepared]
@@ -313,7 +335,7 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     source = prepared[0].source
     if source.steps:
         rows = None if chosen[0] is None else chosen[0].rows
-        steps = [_convert_step(each, rows, prepared[0]) for each in source.steps]
+        steps = [_convert_step(_cut(each, wishes), rows, prepared[0]) for each in source.steps]
     elif wishes.writer.over_time:
         words, steps = align(chosen, vectors)
     output = Output(
@@ -357,7 +379,14 @@ def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
         rows = np.arange(len(vectors))
     is_cast = wishes.dtype is not None and wishes.writer.stored_dtype is None
     changed = prepared.lengths != "stored" or is_cast
-    return Original(source=prepared.source, rows=rows, changed=changed)
+    dim = vectors.shape[1]
+    is_cut = dim < prepared.source.vectors.shape[1]
+    return Original(
+        source=prepared.source,
+        rows=rows,
+        changed=changed or is_cut,
+        dim=dim if is_cut and not changed else None,
+    )
 
 
 def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
@@ -383,7 +412,8 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
         indexer, used = make_explicit(indexer, cast(Chosen, chosen).words)
         buckets = Selected(cast(Matrix, buckets), used)
     quantized = None
-    if source.quantized is not None and prepared.lengths == "stored" and wishes.dtype is None:
+    is_stored = prepared.lengths == "stored" and vectors.shape[1] == source.vectors.shape[1]
+    if source.quantized is not None and is_stored and wishes.dtype is None:
         n_words = len(source.vectors) if source.words is None else len(source.words)
         rows = np.arange(n_words) if chosen is None else chosen.rows
         if buckets is not None:
@@ -392,7 +422,7 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
             rows = np.concatenate((rows, start + numbers))
         quantized = _select_codes(source.quantized, rows)
     if buckets is not None:
-        buckets = Converted(buckets, vectors.dtype)
+        buckets = Converted(_cut(buckets, wishes), vectors.dtype)
     if wishes.quantize is not None:
         every = vectors if buckets is None else Stacked(vectors, buckets)
         projection: Literal["opq"] | None = "opq" if wishes.opq else None
@@ -422,8 +452,8 @@ def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> Conver
         input_format=source.format,
         output_format=wishes.format.name,
         n_words=len(output.vectors),
-        dim=source.vectors.shape[1],
-        dtype=writer.stored_dtype or str(prepared.vectors.dtype),
+        dim=output.vectors.shape[1],
+        dtype=writer.stored_dtype or name_dtype(prepared.vectors.dtype),
         n_duplicates=0 if chosen is None else chosen.n_duplicates,
         n_dropped=n_uncommon + (0 if chosen is None else chosen.n_dropped),
         n_missing=0 if chosen is None else chosen.n_missing,

@@ -118,4 +118,3 @@ def _choose_member(archive: Path, members: list[str], name: str | None) -> str:
     if name is not None:
         raise ValueError(f"{archive} has no file {name!r}; it has {listed}{more}")
     raise ValueError(f"{archive} has {len(members)} files; name one: {listed}{more}")
-

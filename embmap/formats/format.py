@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import name_dtype
 from embmap.embedding_file import EmbeddingFile
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_toml
@@ -133,12 +134,16 @@ class Original:
     rows : numpy.ndarray or None
         Shape (n,), int64: the rows that are written; None if these are all rows.
     changed : bool
-        Whether rows differ from the stored ones: they are scaled, or the caller chose their dtype.
+        Whether rows differ from the stored ones: they are scaled or cut, or the caller chose their
+        dtype.
+    dim : int or None
+        How many numbers of each row are written, if the rows are cut and not changed otherwise.
     """
 
     source: Input
     rows: npt.NDArray[np.int64] | None = None
     changed: bool = False
+    dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +213,7 @@ class Output:
         """Write the vectors row after row, little-endian."""
         for _, block in self.vectors.blocks():
             little = block.astype(block.dtype.newbyteorder("<"), copy=False)
-            out.write(np.ascontiguousarray(little).data.cast("B") if block.size else b"")
+            out.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
 
 
 class Writer(ABC):
@@ -261,8 +266,8 @@ class Writer(ABC):
 
     def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
         """Return the dtype to write: the one that is asked for, else the stored one if possible."""
-        if asked is not None and asked.name not in self.dtypes:
-            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {asked}")
+        if asked is not None and name_dtype(asked) not in self.dtypes:
+            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {name_dtype(asked)}")
         chosen = asked or (stored if stored.name in self.dtypes else np.dtype(self.dtypes[0]))
         return chosen.newbyteorder("=")
 

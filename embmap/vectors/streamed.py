@@ -1,4 +1,4 @@
-"""Matrices whose rows are made a range at a time: of an array, a selection, or two on end."""
+"""Matrices whose rows are made a range at a time: of an array, a selection, two on end, or cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["ArrayMatrix", "Selected", "Stacked", "Streamed"]
+__all__ = ["ArrayMatrix", "Cut", "Selected", "Stacked", "Streamed"]
 
 
 class Streamed(Matrix):
@@ -79,6 +79,18 @@ class Selected(Streamed):
         ):
             return self._matrix[first : first + n]
         return self._matrix.take(rows)
+
+
+class Cut(Streamed):
+    """The first `dim` numbers of each row of a matrix."""
+
+    def __init__(self, matrix: Matrix, dim: int) -> None:
+        self.shape = (len(matrix), dim)
+        self.dtype = matrix.dtype
+        self._matrix = matrix
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self._matrix[start:stop][:, : self.shape[1]]
 
 
 class Stacked(Streamed):

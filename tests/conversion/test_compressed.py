@@ -143,9 +143,7 @@ def test_archives_that_cannot_be_read_are_named(tmp_path):
     data[6] |= 1  # the flag of encryption, in the member's head and in the directory
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
-    with pytest.raises(
-        embmap.UnsupportedError, match=r"a\.txt is encrypted, which embmap"
-    ):
+    with pytest.raises(embmap.UnsupportedError, match=r"a\.txt is encrypted, which embmap"):
         rows(path)
     path.write_bytes(packed_zip({"a.txt": text(tmp_path)}, compression=zipfile.ZIP_LZMA))
     with pytest.raises(embmap.UnsupportedError, match="is compressed by method 14"):

@@ -84,7 +84,7 @@ class Rewriting:
             )
         if self.vectors is not None and len(columns) != 1:
             raise ValueError(
-                "the rows of one column can be scaled or cast; choose it with tensor: "
+                "the rows of one column can be scaled, cut or cast; choose it with tensor: "
                 f"{', '.join(self.matrices)}"
             )
         for matrix in columns:
@@ -176,15 +176,17 @@ class Rewriting:
         header["chunks"] = chunks
         if self._dialect() != "2.0":
             (matrix,) = columns
-            header["dimension"] = matrix.shape[1]
+            header["dimension"] = matrix.shape[1] if self.vectors is None else self.vectors.shape[1]
             header["compression"] = self._choose(matrix.column, None)
         elif not self._is_verbatim():
             described = {each["name"]: each for each in old["columns"]} if is_same else {}
             new = {"dimension": self.layout.columns[0].dimension, "dtype": "float32"}
+            cut = {} if self.vectors is None else {"dimension": self.vectors.shape[1]}
             header["format_type"] = "columnar"
             header["columns"] = [
                 {
                     **described.get(name := each.column.name, {"name": name, **new}),
+                    **cut,
                     "compression": self._choose(each.column, None),
                 }
                 for each in columns

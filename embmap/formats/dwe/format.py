@@ -9,18 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-import numpy as np
-import numpy.typing as npt
-
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.dwe.file import DweFile
 from embmap.formats.dwe.layout import DIALECTS, FORMAT, MAGIC
 from embmap.formats.dwe.writer import quantize_blocks, write, write_steps
-from embmap.formats.format import FLOATS, FileFormat, Input, Output, Request, Writer
+from embmap.formats.format import FLOATS, FileFormat, Input, Original, Output, Request, Writer
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import Selected
+from embmap.vectors.streamed import Cut, Selected
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["DweFormat"]
@@ -48,12 +45,13 @@ class DweWriter(Writer):
             file = cast(DweFile, original.source.file)
             layout = output.dialect or file.layout
             group = _keep_group(file, len(output.vectors), layout)
-        if original is None or original.changed or output.bits is not None:
+        is_rounded = original is not None and (not original.changed or original.dim is not None)
+        if not is_rounded or output.bits is not None:
             bits = 8 if output.bits is None else output.bits
             quantized, scale = quantize_blocks(output.steps, bits)
             write_file = partial(write, quantized=quantized, scale=scale)
         else:
-            steps = _find_integers(file, original.rows)
+            steps = _find_integers(file, cast(Original, original))
             write_file = partial(write_steps, quantized=steps, scale=file.scale, wrap=True)
         with with_words_beside(output.path, output.words) as part:
             write_file(part, group=group, layout=layout, progress=output.progress)
@@ -65,7 +63,7 @@ def _keep_group(file: DweFile, n_words: int, layout: str) -> int | None:
     return None if layout == "blocks" and n_words % group else group
 
 
-def _find_integers(file: DweFile, rows: npt.NDArray[np.int64] | None) -> Iterator[Matrix]:
+def _find_integers(file: DweFile, original: Original) -> Iterator[Matrix]:
     """Yield the integers of each time step."""
     if not math.isfinite(file.scale) or not file.scale:
         raise FormatError(
@@ -76,8 +74,10 @@ def _find_integers(file: DweFile, rows: npt.NDArray[np.int64] | None) -> Iterato
             field="scale_factor",
         )
     for t in range(file.num_timesteps):
-        step = file.at(t).vectors.quantized
-        yield step if rows is None else Selected(step, rows)
+        step: Matrix = file.at(t).vectors.quantized
+        if original.rows is not None:
+            step = Selected(step, original.rows)
+        yield step if original.dim is None else Cut(step, original.dim)
 
 
 class DweFormat(FileFormat):

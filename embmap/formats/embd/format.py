@@ -29,7 +29,7 @@ __all__ = ["EmbdFormat"]
 class EmbdWriter(Writer):
     """Writes the vectors as the word embedding of a model, its tokens and its metadata."""
 
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", "bfloat16")
     holds = frozenset({"metadata"})
     needs_words = False
     keeps_repeats = True
