@@ -121,8 +121,8 @@ def convert(
         "glove" (or "text"), "floret", "fasttext", "npy", "npz", "safetensors" or "gensim"; by
         default the bytes decide.
     output_format : str, optional
-        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy" or
-        "safetensors"; by default the extension decides.
+        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "floret",
+        "fasttext", "npy", "safetensors" or "gensim"; by default the extension decides.
     dim : int, optional
         Cut vectors to their first `dim` numbers. Vectors of models that were trained for it
         (Matryoshka representation learning) stay useful. Quantized vectors are decoded.
@@ -272,10 +272,11 @@ def _list_titles(able: Callable[[Writer], Any]) -> str:
 def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     """Choose the words of an input to be converted, and scale and cast their rows."""
     holds = wishes.writer.holds
-    if source.has_only_ngrams and ("subwords" not in holds or wishes.subwords != "keep"):
+    has_subwords = source.subwords is not None and source.subwords.kind in wishes.writer.subwords
+    if source.has_only_ngrams and not (has_subwords and wishes.subwords == "keep"):
         raise ValueError(
             "a floret table holds no words, only rows for n-grams; it can only become a "
-            f"{_list_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
+            f"{_list_titles(lambda each: 'floret' in each.subwords)} file that keeps its subwords"
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
@@ -298,10 +299,12 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     is_cut = wishes.dim is not None and wishes.dim < vectors.shape[1]
     vectors = _cut(vectors, wishes)
     unit = wishes.normalize
+    if unit is None and has_subwords and wishes.subwords == "keep" and "norms" not in holds:
+        unit = False  # the rows of n-grams have their original lengths
     if unit is None:  # an input in the format of the output already has the right lengths
         is_right = is_same and not (is_cut and norms is not None)
-        unit = "norms" in holds and not is_right and not source.has_only_ngrams
-    original = wishes.normalize is False and norms is not None
+        unit = True if "norms" in holds and not (is_right or source.has_only_ngrams) else None
+    original = unit is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
     dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
     keeps_dtype = is_same and wishes.writer.keeps_dtype and wishes.dtype is None
@@ -311,7 +314,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         vectors,
         dtype,
         norms=norms if original or lengths is not None else None,
-        unit=unit,
+        unit=bool(unit),
         lengths=lengths,
         progress=wishes.progress,
     )
@@ -353,7 +356,7 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
         output = replace(output, original=_find_original(prepared[0], wishes))
     if "norms" in wishes.writer.holds:
         output = replace(output, norms=_choose_norms(prepared[0]))
-    if "subwords" in wishes.writer.holds:
+    if wishes.writer.subwords:
         output = _add_subwords(output, prepared[0], wishes)
     return output
 
@@ -406,9 +409,11 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
     source, chosen, vectors = prepared.source, prepared.chosen, prepared.vectors
     indexer, buckets = source.subwords, source.buckets
     used = None
-    if wishes.subwords == "none":
+    kinds = wishes.writer.subwords
+    is_explicit = wishes.subwords == "explicit" and "explicit" in kinds
+    if wishes.subwords == "none" or (indexer and not is_explicit and indexer.kind not in kinds):
         indexer = buckets = None
-    elif indexer is not None and wishes.subwords == "explicit" and indexer.kind != "explicit":
+    elif indexer is not None and is_explicit and indexer.kind != "explicit":
         indexer, used = make_explicit(indexer, cast(Chosen, chosen).words)
         buckets = Selected(cast(Matrix, buckets), used)
     quantized = None
@@ -422,7 +427,9 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
             rows = np.concatenate((rows, start + numbers))
         quantized = _select_codes(source.quantized, rows)
     if buckets is not None:
-        buckets = Converted(_cut(buckets, wishes), vectors.dtype)
+        buckets = _cut(buckets, wishes)
+        if buckets.dtype != vectors.dtype:
+            buckets = Converted(buckets, vectors.dtype)
     if wishes.quantize is not None:
         every = vectors if buckets is None else Stacked(vectors, buckets)
         projection: Literal["opq"] | None = "opq" if wishes.opq else None

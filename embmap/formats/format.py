@@ -209,9 +209,9 @@ class Output:
             for row in block:
                 yield next(words), row
 
-    def write_rows(self, out: BinaryIO) -> None:
-        """Write the vectors row after row, little-endian."""
-        for _, block in self.vectors.blocks():
+    def write_rows(self, out: BinaryIO, vectors: Matrix | None = None) -> None:
+        """Write the vectors, or others, row after row, little-endian."""
+        for _, block in (self.vectors if vectors is None else vectors).blocks():
             little = block.astype(block.dtype.newbyteorder("<"), copy=False)
             out.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
 
@@ -226,8 +226,10 @@ class Writer(ABC):
     stored_dtype : str or None
         The dtype of the file if it stores others than those that it takes.
     holds : frozenset of str
-        What it stores beside words and vectors: "norms", "subwords", "quantization", "metadata".
-        A format that holds norms gets rows of unit length.
+        What it stores beside words and vectors: "norms", "quantization", "metadata". A format that
+        holds norms gets rows of unit length.
+    subwords : frozenset of str
+        The kinds of indexers that it stores, with a row for each bucket.
     needs_words : bool
         Whether an input without words cannot be written.
     words_beside : bool
@@ -245,6 +247,7 @@ class Writer(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
     stored_dtype: ClassVar[str | None] = None
     holds: ClassVar[frozenset[str]] = frozenset()
+    subwords: ClassVar[frozenset[str]] = frozenset()
     needs_words: ClassVar[bool] = True
     words_beside: ClassVar[bool] = False
     over_time: ClassVar[bool] = False

@@ -80,6 +80,10 @@ class Selected(Streamed):
             return self._matrix[first : first + n]
         return self._matrix.take(rows)
 
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        numbers = rows + self._rows.start if isinstance(self._rows, range) else self._rows[rows]
+        out[...] = self._matrix.take(numbers)
+
 
 class Cut(Streamed):
     """The first `dim` numbers of each row of a matrix."""
@@ -91,6 +95,9 @@ class Cut(Streamed):
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         return self._matrix[start:stop][:, : self.shape[1]]
+
+    def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        out[...] = self._matrix.take(rows)[:, : self.shape[1]]
 
 
 class Stacked(Streamed):

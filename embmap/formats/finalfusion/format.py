@@ -25,7 +25,8 @@ class FinalfusionWriter(Writer):
     """Writes rows of unit length with their norms, subwords and quantized rows."""
 
     dtypes = ("float32", "float64")
-    holds = frozenset({"norms", "subwords", "quantization", "metadata"})
+    holds = frozenset({"norms", "quantization", "metadata"})
+    subwords = frozenset({"bucket", "fasttext", "explicit", "floret"})
     keeps_dtype = True
 
     def write(self, output: Output) -> None:

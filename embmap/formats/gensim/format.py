@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from embmap.formats.composed import FastTextWords
 from embmap.formats.format import Format, Input, Request
 from embmap.formats.gensim import FORMAT
+from embmap.formats.gensim.writer import GensimWriter
 from embmap.io.mapping import ByteSource
 from embmap.words.given import vocabulary_of
 from embmap.words.table import WordTable
@@ -19,6 +20,8 @@ class GensimFormat(Format):
 
     name = FORMAT
     title = "gensim"
+    extensions = (".kv",)
+    writer = GensimWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         start = data.read(0, min(100, data.nbytes))

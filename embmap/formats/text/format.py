@@ -103,12 +103,36 @@ class GloveFormat(TextFormat):
         return head is not None and head.n is None and detect_compression(data) is None
 
 
+class FloretWriter(Writer):
+    """Writes a line of sizes, then a numbered line for each bucket."""
+
+    dtypes = FLOATS
+    subwords = frozenset({"floret"})
+    needs_words = False
+
+    def write(self, output: Output) -> None:
+        indexer, buckets = output.subwords, output.buckets
+        if not isinstance(indexer, FloretIndexer) or buckets is None:
+            raise ValueError(
+                "a floret table holds rows for floret's n-grams and no words; the input has none"
+            )
+        sizes = (*buckets.shape, indexer.min_n, indexer.max_n, indexer.n_hashes, indexer.seed)
+        brackets = f" {indexer.bow} {indexer.eow}\n".encode()
+        with replacing(output.path) as out:
+            out.write(b"%d %d %d %d %d %d" % sizes + brackets)
+            for start, block in buckets.blocks():
+                for number, row in enumerate(block, start):
+                    out.write(b"%d %s\n" % (number, " ".join(map(str, row)).encode()))
+
+
 class FloretFormat(Format):
     """A table of rows for n-grams, numbered, under a line of sizes."""
 
     name = "floret"
     title = "floret"
     is_streamed = True
+    extensions = (".floret",)
+    writer = FloretWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         from embmap.formats.text.reader import read_floret_head
