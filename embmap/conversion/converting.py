@@ -281,6 +281,10 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     chosen = None
     vectors, norms = source.vectors, source.norms
     is_same = source.format == wishes.format.name
+    needs_vectors = wishes.writer.needs_vectors and not is_same
+    if not vectors.shape[1] and (needs_vectors or wishes.quantize is not None):
+        able = _list_titles(lambda each: not each.needs_vectors)
+        raise ValueError(f"the input has no vectors; {able} files can hold its other parts")
     if source.words is not None:
         chosen = choose(
             source.words,
@@ -294,7 +298,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
             norms = None if norms is None else Selected(norms, chosen.rows)
     elif wishes.wanted is not None:
         raise ValueError("the input has no words to choose from; give it a vocab")
-    elif wishes.writer.needs_words and not source.has_only_ngrams:
+    elif wishes.writer.needs_words and not (source.has_only_ngrams or is_same):
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
     is_cut = wishes.dim is not None and wishes.dim < vectors.shape[1]
     vectors = _cut(vectors, wishes)
@@ -303,7 +307,8 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         unit = False  # the rows of n-grams have their original lengths
     if unit is None:  # an input in the format of the output already has the right lengths
         is_right = is_same and not (is_cut and norms is not None)
-        unit = True if "norms" in holds and not (is_right or source.has_only_ngrams) else None
+        is_right |= source.has_only_ngrams or not vectors.shape[1]
+        unit = True if "norms" in holds and not is_right else None
     original = unit is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
     dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
@@ -475,6 +480,7 @@ def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple
     source, kept = prepared.source, writer.find_kept(output)
     restored = prepared.lengths == "original"
     lacking = {
+        "repeated words": prepared.chosen is not None and prepared.chosen.n_duplicates > 0,
         "norms": source.norms is not None and output.norms is None and not restored,
         "subwords": source.subwords is not None and output.subwords is None,
         "quantization": source.quantized is not None and output.quantized is None,

@@ -82,7 +82,7 @@ class Input:
     words : WordTable or None
         None if the file contains no words.
     vectors : Matrix
-        A row for each word.
+        A row for each word; of no numbers if the file has no vectors.
     norms : Matrix or None
         Shape (words, 1): the lengths of the rows before they were scaled.
     metadata : str or mapping
@@ -232,6 +232,8 @@ class Writer(ABC):
         The kinds of indexers that it stores, with a row for each bucket.
     needs_words : bool
         Whether an input without words cannot be written.
+    needs_vectors : bool
+        Whether an input without vectors cannot be written.
     words_beside : bool
         Whether words go into a text file beside the output.
     over_time : bool
@@ -249,6 +251,7 @@ class Writer(ABC):
     holds: ClassVar[frozenset[str]] = frozenset()
     subwords: ClassVar[frozenset[str]] = frozenset()
     needs_words: ClassVar[bool] = True
+    needs_vectors: ClassVar[bool] = True
     words_beside: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
     compressions: ClassVar[tuple[str, ...]] = ()

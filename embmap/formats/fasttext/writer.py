@@ -37,6 +37,7 @@ class FastTextWriter(Writer):
     """Writes a dictionary, and the rows of words and of buckets."""
 
     subwords = frozenset({"fasttext"})
+    keeps_repeats = True
 
     def refuse(self, word: str) -> str | None:
         return "holds a NUL, which ends a word in this format" if "\0" in word else None

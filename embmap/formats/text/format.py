@@ -23,6 +23,7 @@ class TextWriter(Writer):
     """Writes a line for each word, with the fewest digits that give the same numbers back."""
 
     dtypes = FLOATS
+    keeps_repeats = True
 
     def __init__(self, *, sizes: bool) -> None:
         self._sizes = sizes
