@@ -18,7 +18,9 @@ __all__ = ["convert", "select"]
 
 
 def _parse_dtype(text: str) -> str:
-    """Return the name of a dtype that numpy knows; the output may still refuse it."""
+    """Return the name of a dtype that is known; the output may still refuse it."""
+    if text == "bfloat16":
+        return text
     try:
         return np.dtype(text).name
     except (TypeError, ValueError):
@@ -60,7 +62,8 @@ def convert(
         list[Path],
         typer.Argument(
             metavar="IN",
-            help="The file to read. Several become the time steps of a DWE or npz file.",
+            help="The file to read; it may be compressed. A.zip/B is the file B in a zip archive. "
+            "Several become the time steps of a DWE or npz file.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to create or replace.")],
@@ -71,8 +74,12 @@ def convert(
         typer.Option(
             parser=_parse_dtype,
             metavar="TYPE",
-            help="Type of the numbers, if OUT has a choice: float32, float16, float64.",
+            help="Type of the numbers, if OUT has a choice: float32, float16, float64, bfloat16.",
         ),
+    ] = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Cut vectors to their first N numbers."),
     ] = None,
     normalize: Annotated[
         bool | None,
@@ -158,6 +165,7 @@ def convert(
         as_json,
         input_format=source_format,
         output_format=target_format,
+        dim=dim,
         dtype=dtype,
         normalize=normalize,
         lossy=lossy,
@@ -227,5 +235,6 @@ def _run(source: Any, target: Path, as_json: bool, **options: Any) -> None:
     ):
         if n:
             complain(f"{n} {what}")
-    if report.left_out:
-        complain(f"{target} does not hold the input's {', '.join(report.left_out)}")
+    parts = [part for part in report.left_out if part != "repeated words"]  # counted above
+    if parts:
+        complain(f"{target} does not hold the input's {', '.join(parts)}")

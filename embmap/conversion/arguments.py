@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs.bfloat import BFLOAT16
 from embmap.formats.format import Format
 from embmap.formats.registry import get_written_formats
 from embmap.words.given import Words, read_words
@@ -16,6 +20,7 @@ __all__ = [
     "find_format",
     "list_words",
     "make_absolute",
+    "parse_dtype",
     "read_metadata",
 ]
 
@@ -43,6 +48,13 @@ def choose_output_format(path: Path, format: str | None) -> Format:
         f"{path}: no format has the extension {path.suffix!r}; name one with output_format: "
         f"{', '.join(formats)}"
     )
+
+
+def parse_dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any] | None:
+    """Return a dtype; numpy has no bfloat16, and ml_dtypes may be missing."""
+    if dtype is None:
+        return None
+    return BFLOAT16 if str(dtype) == "bfloat16" else np.dtype(dtype)
 
 
 def make_absolute(words: Words | None) -> Words | None:

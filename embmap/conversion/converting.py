@@ -12,15 +12,17 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import name_dtype
 from embmap.conversion.arguments import (
     choose_output_format,
     find_format,
     list_words,
     make_absolute,
+    parse_dtype,
     read_metadata,
 )
 from embmap.conversion.explicit import make_explicit
-from embmap.conversion.inputs import open_input
+from embmap.conversion.inputs import open_input, split_member
 from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
@@ -34,7 +36,7 @@ from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix, Quantized
 from embmap.vectors.quantizer import quantize as quantize_rows
 from embmap.vectors.rounding import quantize_blocks
-from embmap.vectors.streamed import Scaled, Selected, Stacked
+from embmap.vectors.streamed import Leading, Scaled, Selected, Stacked
 from embmap.words.beside import digests_beside, words_beside
 from embmap.words.given import Words, read_labels
 
@@ -51,6 +53,7 @@ class _Wishes:
     path: Path
     format: Format
     writer: Writer
+    dim: int | None
     dtype: np.dtype[Any] | None
     normalize: bool | None
     lossy: bool
@@ -82,6 +85,7 @@ def convert(
     *,
     input_format: str | None = None,
     output_format: str | None = None,
+    dim: int | None = None,
     dtype: npt.DTypeLike | None = None,
     normalize: bool | None = None,
     lossy: bool = False,
@@ -110,7 +114,9 @@ def convert(
     Parameters
     ----------
     src : path-like or sequence of path-like
-        The file to read. Several files become the time steps of a DWE or npz file.
+        The file to read, which may be compressed with gzip, bzip2 or xz. A file in a zip archive
+        is named as if the archive were a folder: ``glove.6B.zip/glove.6B.50d.txt``. Several files
+        become the time steps of a DWE or npz file.
     dst : path-like
         The file to create or replace. It must not be one of the files that are read.
     input_format : str, optional
@@ -118,11 +124,15 @@ def convert(
         "glove" (or "text"), "floret", "fasttext", "npy", "npz", "safetensors" or "gensim"; by
         default the bytes decide.
     output_format : str, optional
-        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "npy", "npz" or
-        "safetensors"; by default the extension decides.
-    dtype : dtype-like, optional
+        "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "floret",
+        "fasttext", "npy", "npz", "safetensors" or "gensim"; by default the extension decides.
+    dim : int, optional
+        Cut vectors to their first `dim` numbers. Vectors of models that were trained for it
+        (Matryoshka representation learning) stay useful. Quantized vectors are decoded.
+    dtype : dtype-like or "bfloat16", optional
         Dtype of the numbers written, if the format has a choice. If it is given, quantized vectors
-        are decoded.
+        are decoded. Numbers are rounded to the nearest, ties to even. "bfloat16", which numpy
+        lacks, is for EMBD and safetensors files.
     normalize : bool, optional
         True scales rows to unit length. False multiplies them by the norms of a finalfusion file,
         which restores their original lengths. By default, rows are not changed, except that a
@@ -195,6 +205,8 @@ def convert(
     source_format = find_format(input_format, FORMATS, "input_format")
     if limit is not None and limit < 0:
         raise ValueError(f"limit must be at least 0, not {limit}")
+    if dim is not None and dim < 1:
+        raise ValueError(f"dim must be at least 1, not {dim}")
     if subwords not in _SUBWORDS:
         raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
     if (quantize is not None or opq) and "quantization" not in writer.holds:
@@ -215,7 +227,8 @@ def convert(
             f"not {len(inputs)}"
         )
     given = [words, vocab, metadata]
-    read = [*inputs, *(Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike))]
+    read = [split_member(each)[0] for each in inputs]
+    read += [Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike)]
     beside = [words_beside(path), digests_beside(path)] if writer.words_beside else []
     refuse_overwriting([path, *beside], read)
     request = Request(
@@ -228,7 +241,7 @@ def convert(
         over_time=writer.over_time and len(inputs) == 1,
         labels=read_labels(vocab),
         limit=limit,
-        dtype=None if dtype is None else np.dtype(dtype),
+        dtype=parse_dtype(dtype),
         progress=progress,
         output_format=target.name if len(inputs) == 1 else None,
         folder=path.absolute().parent,
@@ -238,6 +251,7 @@ def convert(
         path=path,
         format=target,
         writer=writer,
+        dim=dim,
         dtype=request.dtype,
         normalize=normalize,
         lossy=lossy,
@@ -268,14 +282,19 @@ def _list_titles(able: Callable[[Writer], Any]) -> str:
 def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     """Choose the words of an input to be converted, and scale and cast their rows."""
     holds = wishes.writer.holds
-    if source.has_only_ngrams and ("subwords" not in holds or wishes.subwords != "keep"):
+    has_subwords = source.subwords is not None and source.subwords.kind in wishes.writer.subwords
+    if source.has_only_ngrams and not (has_subwords and wishes.subwords == "keep"):
         raise ValueError(
             "a floret table holds no words, only rows for n-grams; it can only become a "
-            f"{_list_titles(lambda each: 'subwords' in each.holds)} file that keeps its subwords"
+            f"{_list_titles(lambda each: 'floret' in each.subwords)} file that keeps its subwords"
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
     is_same = _is_kept(source, wishes)
+    needs_vectors = wishes.writer.needs_vectors and not is_same
+    if not vectors.shape[1] and (needs_vectors or wishes.quantize is not None):
+        able = _list_titles(lambda each: not each.needs_vectors)
+        raise ValueError(f"the input has no vectors; {able} files can hold its other parts")
     if source.words is not None:
         chosen = choose(
             source.words,
@@ -289,12 +308,18 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
             norms = None if norms is None else Selected(norms, chosen.rows)
     elif wishes.wanted is not None:
         raise ValueError("the input has no words to choose from; give it a vocab")
-    elif wishes.writer.needs_words and not source.has_only_ngrams:
+    elif wishes.writer.needs_words and not (source.has_only_ngrams or is_same):
         raise ValueError("the input has no words; give it a vocab: a file with one word per line")
+    is_cut = wishes.dim is not None and wishes.dim < vectors.shape[1]
+    vectors = _cut(vectors, wishes)
     unit = wishes.normalize
+    if unit is None and has_subwords and wishes.subwords == "keep" and "norms" not in holds:
+        unit = False  # the rows of n-grams have their original lengths
     if unit is None:  # an input in the format of the output already has the right lengths
-        unit = "norms" in holds and not is_same and not source.has_only_ngrams
-    original = wishes.normalize is False and norms is not None
+        is_right = is_same and not (is_cut and norms is not None)
+        is_right |= source.has_only_ngrams or not vectors.shape[1]
+        unit = True if "norms" in holds and not is_right else None
+    original = unit is False and norms is not None
     lengths = Lengths(len(vectors)) if unit and "norms" in holds else None
     dtype = wishes.writer.choose_dtype(vectors.dtype, wishes.dtype)
     keeps_dtype = is_same and wishes.writer.keeps_dtype and wishes.dtype is None
@@ -304,7 +329,7 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
         vectors,
         dtype,
         norms=norms if original or lengths is not None else None,
-        unit=unit,
+        unit=bool(unit),
         lengths=lengths,
         progress=wishes.progress,
     )
@@ -315,6 +340,14 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
 def _is_kept(source: Input, wishes: _Wishes) -> bool:
     """Return whether an input is written as it is: in its format, or with all its time steps."""
     return source.format == wishes.format.name or bool(source.steps)
+
+
+def _cut(vectors: Matrix, wishes: _Wishes) -> Matrix:
+    """Return the first numbers of each row, if the caller wants fewer than all."""
+    n = vectors.shape[1]
+    if wishes.dim is not None and wishes.dim > n:
+        raise ValueError(f"dim must be at most {n}, the length of the vectors, not {wishes.dim}")
+    return vectors if wishes.dim in (None, n) else Leading(vectors, wishes.dim)
 
 
 def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
@@ -337,35 +370,36 @@ def _make_output(prepared: Sequence[_Prepared], wishes: _Wishes) -> Output:
     if len(prepared) == 1 and _is_kept(source, wishes):
         output = replace(output, original=_find_original(prepared[0], wishes))
     if wishes.writer.over_time:
-        rounded, scale = _find_integers(prepared[0], steps, output.original, wishes.bits)
+        rounded, scale = _find_integers(prepared[0], steps, output, wishes)
         output = replace(output, steps=rounded, scale=scale)
     if "norms" in wishes.writer.holds:
         output = replace(output, norms=_choose_norms(prepared[0]))
-    if "subwords" in wishes.writer.holds:
+    if wishes.writer.subwords:
         output = _add_subwords(output, prepared[0], wishes)
     return output
 
 
 def _find_integers(
-    prepared: _Prepared, steps: Sequence[Matrix], original: Original | None, bits: int | None
+    prepared: _Prepared, steps: Sequence[Matrix], output: Output, wishes: _Wishes
 ) -> tuple[Sequence[Blocks], float]:
     """Return the integers of time steps and their scale: as they are stored, or rounded."""
-    source, vectors = prepared.source, prepared.vectors
+    source, vectors, original = prepared.source, prepared.vectors, output.original
 
     def chosen(step: Matrix) -> Matrix:
+        step = _cut(step, wishes)
         if len(step) == len(vectors):
             return step
         rows = None if original is None else original.rows
         return Selected(step, range(len(vectors)) if rows is None else rows)
 
-    is_same = original is not None and not original.changed and bits is None
-    if is_same and source.scale is not None:
+    is_stored = original is not None and (not original.changed or original.dim is not None)
+    if is_stored and wishes.bits is None and source.scale is not None:
         return [chosen(step) for step in source.steps], source.scale
     if source.steps:
         scale, unit = source.scale, prepared.lengths == "unit"
         numbers = [step if scale is None else Scaled(step, scale) for step in source.steps]
         steps = [Converted(chosen(step), vectors.dtype, unit=unit) for step in numbers]
-    return quantize_blocks(steps, 8 if bits is None else bits)
+    return quantize_blocks(steps, 8 if wishes.bits is None else wishes.bits)
 
 
 def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
@@ -379,7 +413,14 @@ def _find_original(prepared: _Prepared, wishes: _Wishes) -> Original:
         rows = np.arange(len(vectors))
     is_cast = wishes.dtype is not None and wishes.writer.stored_dtype is None
     changed = prepared.lengths != "stored" or is_cast
-    return Original(source=prepared.source, rows=rows, changed=changed)
+    dim = vectors.shape[1]
+    is_cut = dim < prepared.source.vectors.shape[1]
+    return Original(
+        source=prepared.source,
+        rows=rows,
+        changed=changed or is_cut,
+        dim=dim if is_cut and not changed else None,
+    )
 
 
 def _choose_norms(prepared: _Prepared) -> npt.ArrayLike | None:
@@ -399,13 +440,16 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
     source, chosen, vectors = prepared.source, prepared.chosen, prepared.vectors
     indexer, buckets = source.subwords, source.buckets
     used = None
-    if wishes.subwords == "none":
+    kinds = wishes.writer.subwords
+    is_explicit = wishes.subwords == "explicit" and "explicit" in kinds
+    if wishes.subwords == "none" or (indexer and not is_explicit and indexer.kind not in kinds):
         indexer = buckets = None
-    elif indexer is not None and wishes.subwords == "explicit" and indexer.kind != "explicit":
+    elif indexer is not None and is_explicit and indexer.kind != "explicit":
         indexer, used = make_explicit(indexer, cast(Chosen, chosen).words)
         buckets = Selected(cast(Matrix, buckets), used)
     quantized = None
-    if source.quantized is not None and prepared.lengths == "stored" and wishes.dtype is None:
+    is_stored = prepared.lengths == "stored" and vectors.shape[1] == source.vectors.shape[1]
+    if source.quantized is not None and is_stored and wishes.dtype is None:
         n_words = len(source.vectors) if source.words is None else len(source.words)
         rows = np.arange(n_words) if chosen is None else chosen.rows
         if buckets is not None:
@@ -414,7 +458,9 @@ def _add_subwords(output: Output, prepared: _Prepared, wishes: _Wishes) -> Outpu
             rows = np.concatenate((rows, start + numbers))
         quantized = _select_codes(source.quantized, rows)
     if buckets is not None:
-        buckets = Converted(buckets, vectors.dtype)
+        buckets = _cut(buckets, wishes)
+        if buckets.dtype != vectors.dtype:
+            buckets = Converted(buckets, vectors.dtype)
     if wishes.quantize is not None:
         every = vectors if buckets is None else Stacked(vectors, buckets)
         projection: Literal["opq"] | None = "opq" if wishes.opq else None
@@ -444,8 +490,8 @@ def _make_report(prepared: _Prepared, output: Output, wishes: _Wishes) -> Conver
         input_format=source.format,
         output_format=wishes.format.name,
         n_words=len(output.vectors),
-        dim=source.vectors.shape[1],
-        dtype=writer.stored_dtype or str(prepared.vectors.dtype),
+        dim=output.vectors.shape[1],
+        dtype=writer.stored_dtype or name_dtype(prepared.vectors.dtype),
         n_duplicates=0 if chosen is None else chosen.n_duplicates,
         n_dropped=n_uncommon + (0 if chosen is None else chosen.n_dropped),
         n_missing=0 if chosen is None else chosen.n_missing,
@@ -460,6 +506,7 @@ def _find_left_out(prepared: _Prepared, output: Output, writer: Writer) -> tuple
     source, kept = prepared.source, writer.find_kept(output)
     restored = prepared.lengths == "original"
     lacking = {
+        "repeated words": prepared.chosen is not None and prepared.chosen.n_duplicates > 0,
         "norms": source.norms is not None and output.norms is None and not restored,
         "subwords": source.subwords is not None and output.subwords is None,
         "quantization": source.quantized is not None and output.quantized is None,

@@ -36,9 +36,9 @@ class ConversionReport:
         lengths are stored if the format has norms. "original": they are multiplied by the norms of
         the input.
     left_out : tuple of str
-        Parts of the input that the output lacks: "norms", "subwords", "quantization", "metadata",
-        and parts that only its own format holds, such as "other tensors", "special tokens" and
-        "other time steps".
+        Parts of the input that the output lacks: "repeated words", "norms", "subwords",
+        "quantization", "metadata", and parts that only its own format holds, such as "other
+        tensors", "special tokens" and "other time steps".
     words_path : pathlib.Path or None
         The text file with the words, if the format does not contain words.
     """

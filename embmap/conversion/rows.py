@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import BFLOAT16, as_bfloat16, name_dtype
 from embmap.progress import Progress
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
@@ -76,11 +77,13 @@ class Converted(Streamed):
             raise ValueError(f"dtype must hold {block.dtype} without loss, not {self.dtype}")
         try:
             with np.errstate(over="raise", invalid="ignore"):
-                return block.astype(self.dtype)
+                is_bfloat16 = self.dtype == BFLOAT16
+                return as_bfloat16(block) if is_bfloat16 else block.astype(self.dtype)
         except FloatingPointError:
             last = start + len(block) - 1
             raise ValueError(
-                f"rows {start} to {last} hold numbers that {self.dtype} cannot; use another dtype"
+                f"rows {start} to {last} hold numbers that {name_dtype(self.dtype)} cannot; "
+                "use another dtype"
             ) from None
 
     def blocks(self, rows_per_block: int | None = None) -> Iterator[tuple[int, npt.NDArray[Any]]]:

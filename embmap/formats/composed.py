@@ -1,7 +1,8 @@
 """The vectors of fastText's words, composed from the rows of words and of n-grams.
 
 fastText's own models and those that gensim saves keep the two apart. A word's vector is the mean of
-its row and the rows of its n-grams; it is composed when a caller asks for it.
+its row and the rows of its n-grams; it is composed when a caller asks for it. Writers of such
+models take it apart again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from embmap.vectors.streamed import Streamed
 from embmap.words.subwords import FastTextIndexer
 from embmap.words.table import WordTable
 
-__all__ = ["FastTextWords"]
+__all__ = ["FastTextRows", "FastTextWords"]
 
 
 class FastTextWords(Streamed):
@@ -37,16 +38,21 @@ class FastTextWords(Streamed):
         self._indexer = indexer
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        sums, sizes = self._sum_ngrams(start, stop)
+        # Infinities and NaN pass through without a warning.
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums += self._rows[start:stop]
+            sums /= sizes
+        return sums
+
+    def _sum_ngrams(self, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the sum of the rows of each word's n-grams, and the size of the mean (n, 1)."""
         words = self._words.decoded(start, stop)
         buckets, counts = self._indexer.buckets(words)
         if self._indexer.min_n == 1:
             buckets, counts = self._drop_brackets(words, buckets, counts)
         sums = segment_sums(self._buckets, buckets, counts).astype(self.dtype, copy=False)
-        # Infinities and NaN pass through without a warning.
-        with np.errstate(invalid="ignore", over="ignore"):
-            sums += self._rows[start:stop]
-            sums /= (counts + 1)[:, np.newaxis].astype(np.float32)
-        return sums
+        return sums, (counts + 1)[:, np.newaxis].astype(np.float32)
 
     def _drop_brackets(
         self, words: list[str], buckets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
@@ -57,3 +63,16 @@ class FastTextWords(Streamed):
         # The n-grams of a start are ordered from the longest to the shortest.
         openings = ends - counts + np.minimum(lengths, self._indexer.max_n) - 1
         return np.delete(buckets, np.concatenate((openings, ends - 1))), counts - 2
+
+
+class FastTextRows(FastTextWords):
+    """The rows of words without their n-grams, from composed vectors: the reverse of FastTextWords.
+
+    `rows` has the composed vector of each word.
+    """
+
+    def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        sums, sizes = self._sum_ngrams(start, stop)
+        with np.errstate(invalid="ignore", over="ignore"):
+            rows: npt.NDArray[Any] = self._rows[start:stop] * sizes - sums
+        return rows.astype(self.dtype, copy=False)

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import name_dtype
 from embmap.embedding_file import EmbeddingFile
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_toml
@@ -116,7 +117,7 @@ class Input:
     words : WordTable or None
         None if the file contains no words.
     vectors : Matrix
-        A row for each word.
+        A row for each word; of no numbers if the file has no vectors.
     norms : Matrix or None
         Shape (words, 1): the lengths of the rows before they were scaled.
     metadata : str or mapping
@@ -171,12 +172,16 @@ class Original:
     rows : numpy.ndarray or None
         Shape (n,), int64: the rows that are written; None if these are all rows.
     changed : bool
-        Whether rows differ from the stored ones: they are scaled, or the caller chose their dtype.
+        Whether rows differ from the stored ones: they are scaled or cut, or the caller chose their
+        dtype.
+    dim : int or None
+        How many numbers of each row are written, if the rows are cut and not changed otherwise.
     """
 
     source: Input
     rows: npt.NDArray[np.int64] | None = None
     changed: bool = False
+    dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,11 +248,11 @@ class Output:
             for row in block:
                 yield next(words), row
 
-    def write_rows(self, out: BinaryIO) -> None:
-        """Write the vectors row after row, little-endian."""
-        for _, block in self.vectors.blocks():
+    def write_rows(self, out: BinaryIO, vectors: Matrix | None = None) -> None:
+        """Write the vectors, or others, row after row, little-endian."""
+        for _, block in (self.vectors if vectors is None else vectors).blocks():
             little = block.astype(block.dtype.newbyteorder("<"), copy=False)
-            out.write(np.ascontiguousarray(little).data.cast("B") if block.size else b"")
+            out.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
 
 
 class Writer(ABC):
@@ -260,10 +265,14 @@ class Writer(ABC):
     stored_dtype : str or None
         The dtype of the file if it stores others than those that it takes.
     holds : frozenset of str
-        What it stores beside words and vectors: "norms", "subwords", "quantization", "metadata".
-        A format that holds norms gets rows of unit length.
+        What it stores beside words and vectors: "norms", "quantization", "metadata". A format that
+        holds norms gets rows of unit length.
+    subwords : frozenset of str
+        The kinds of indexers that it stores, with a row for each bucket.
     needs_words : bool
         Whether an input without words cannot be written.
+    needs_vectors : bool
+        Whether an input without vectors cannot be written.
     words_beside : bool
         Whether words go into a text file beside the output.
     over_time : bool
@@ -279,7 +288,9 @@ class Writer(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
     stored_dtype: ClassVar[str | None] = None
     holds: ClassVar[frozenset[str]] = frozenset()
+    subwords: ClassVar[frozenset[str]] = frozenset()
     needs_words: ClassVar[bool] = True
+    needs_vectors: ClassVar[bool] = True
     words_beside: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
     compressions: ClassVar[tuple[str, ...]] = ()
@@ -300,8 +311,8 @@ class Writer(ABC):
 
     def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
         """Return the dtype to write: the one that is asked for, else the stored one if possible."""
-        if asked is not None and asked.name not in self.dtypes:
-            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {asked}")
+        if asked is not None and name_dtype(asked) not in self.dtypes:
+            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {name_dtype(asked)}")
         chosen = asked or (stored if stored.name in self.dtypes else np.dtype(self.dtypes[0]))
         return chosen.newbyteorder("=")
 
@@ -326,6 +337,8 @@ class Format(ABC):
     is_opened : bool
         Whether :func:`embmap.open` opens its files. An attribute, because opening a file asks every
         format, and isinstance with an abstract class takes a microsecond.
+    is_streamed : bool
+        Whether :meth:`read` reads a file forwards, so that it may be a stream.
     has_tensors : bool
         Whether a file may hold several matrices.
     has_timesteps : bool
@@ -341,6 +354,7 @@ class Format(ABC):
     dialects: ClassVar[tuple[str, ...]] = ()
     magic: ClassVar[bytes] = b""
     is_opened: ClassVar[bool] = False
+    is_streamed: ClassVar[bool] = False
     has_tensors: ClassVar[bool] = False
     has_timesteps: ClassVar[bool] = False
     is_scaled: ClassVar[bool] = False

@@ -19,8 +19,9 @@ from embmap.formats.format import FileFormat, Format
 from embmap.formats.gensim.format import GensimFormat
 from embmap.formats.npy.format import NpyFormat, NpzFormat
 from embmap.formats.safetensors.format import SafetensorsFormat
-from embmap.formats.text.format import GZIP, FloretFormat, GloveFormat, Word2VecTextFormat
+from embmap.formats.text.format import FloretFormat, GloveFormat, Word2VecTextFormat
 from embmap.formats.word2vec.format import Word2VecFormat
+from embmap.io.compressed import detect_compression
 from embmap.io.mapping import ByteSource
 
 __all__ = ["FORMATS", "get_file_formats", "get_written_formats", "recognize"]
@@ -66,13 +67,15 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
     for format in formats:
         if format.recognizes(data):
             return format
-    start = data.read(0, min(8, data.nbytes))
-    if start.startswith(GZIP):
-        raise UnsupportedError("the file is compressed; unpack it with gunzip", path=data.path)
+    kind = detect_compression(data)
+    if kind is not None:
+        raise UnsupportedError(
+            f"the file is compressed with {kind}; convert or unpack it", path=data.path
+        )
     raise FormatError(
         f"not a file of a known format ({', '.join(format.name for format in formats)})",
         path=data.path,
         offset=0,
         field="magic",
-        found=start,
+        found=data.read(0, min(8, data.nbytes)),
     )

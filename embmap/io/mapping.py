@@ -14,8 +14,9 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,12 @@ class ByteSource(ABC):
         "mmap", "read", "cached" or "bytes".
     fetch : Fetch
         ``fetch[start:stop]`` returns bytes without checks, where nanoseconds count.
+    ends : bool
+        Whether `nbytes` is the size of the file. It is only a lower bound for a stream whose end
+        has not been reached.
     """
+
+    ends = True
 
     path: Path | None
     nbytes: int
@@ -126,6 +132,10 @@ class ByteSource(ABC):
         self.check_range(offset, nbytes)
         return self.fetch[offset : offset + nbytes]
 
+    def read_at_most(self, offset: int, nbytes: int) -> bytes:
+        """Return a copy of a range, which the end of the file may cut short."""
+        return self.read(offset, max(min(nbytes, self.nbytes - offset), 0))
+
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
@@ -149,9 +159,10 @@ class MemoryMap(ByteSource):
 
     backend = "mmap"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spool: BinaryIO | None = None) -> None:
+        """Map a file, or what was copied into a temporary file; errors name `path`."""
         self.path = path
-        with open(path, "rb") as handle:
+        with open(path, "rb") if spool is None else nullcontext(spool) as handle:
             status = os.fstat(handle.fileno())
             self.nbytes = status.st_size
             self.mtime_ns = status.st_mtime_ns

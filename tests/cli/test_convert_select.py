@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,9 @@ def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "glove.txt", ["the", "of", "and", "zürich"], VECTORS[:4, :3], head=False)
     write_words(tmp_path / "few.txt", ["zürich", "of"])
+    with zipfile.ZipFile(tmp_path / "glove.6B.zip", "w") as archive:
+        archive.write(tmp_path / "glove.txt", "glove.6B.50d.txt")
+        archive.write(tmp_path / "glove.txt", "glove.6B.100d.txt")
     n_run = 0
     for example in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for part in example.split("$ embmap ")[1:]:
@@ -80,4 +84,4 @@ def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
             printed = capsys.readouterr()
             assert printed.out + printed.err == promised, command
             n_run += 1
-    assert n_run == 6
+    assert n_run == 7

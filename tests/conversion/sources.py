@@ -103,4 +103,5 @@ OUTPUTS = {
     "glove": ".txt",
     "npy": ".npy",
     "safetensors": ".safetensors",
+    "gensim": ".kv",
 }

@@ -79,10 +79,10 @@ def test_of_words_that_repeat_the_first_is_taken(tmp_path, name):
         write_word2vec(path, words, vectors)
     else:
         write_text(path, words, vectors, head=name == "word2vec-text")
-    for out in ("o.fifu", "o.npy", "o.bin"):
+    for out in ("o.fifu", "o.npy", "o.weights"):
         report = embmap.convert(path, tmp_path / out)
         assert (report.n_words, report.n_duplicates) == (3, 3)
-    found, values = rows(tmp_path / "o.bin")
+    found, values = rows(tmp_path / "o.weights")
     assert found == ["a", "b", "c"]
     assert values.tolist() == vectors[[0, 1, 3]].tolist()
 

@@ -154,3 +154,30 @@ def test_a_model_of_3_6_keeps_its_words(tmp_path, data):
     (tmp_path / "a.kv").write_bytes(gzip.decompress((data / "ft_kv_3.6.0.model.gz").read_bytes()))
     report = embmap.convert(tmp_path / "a.kv", tmp_path / "a.fifu")
     assert (report.n_words, report.left_out) == (12, ("subwords",))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2"])
+@pytest.mark.parametrize("part", ["model", "vectors"])
+def test_models_that_gensim_compressed_are_read(tmp_path, models, suffix, part):
+    model = train(models)
+    path = tmp_path / f"a.kv{suffix}"
+    (model if part == "model" else model.wv).save(str(path), sep_limit=1)
+    assert len(list(tmp_path.glob("*vectors_ngrams.npz"))) == 1
+    report = embmap.convert(path, tmp_path / "a.fifu", normalize=False)
+    assert report.left_out == ()
+    assert_equal_vectors(tmp_path / "a.fifu", model.wv)
+    ngrams = next(tmp_path.glob("*vectors_ngrams.npz"))
+    ngrams.write_bytes(ngrams.read_bytes()[:-30])
+    with pytest.raises(embmap.FormatError, match="not an npz file"):
+        embmap.convert(path, tmp_path / "b.fifu")
+
+
+def test_document_vectors_are_named(tmp_path, models):
+    from gensim.models.doc2vec import TaggedDocument
+
+    documents = [TaggedDocument(WORDS, ["one"]), TaggedDocument(WORDS, ["two"])]
+    model = models.Doc2Vec(documents, vector_size=4, min_count=1, epochs=1, workers=1)
+    model.save(str(tmp_path / "a.model"))
+    report = embmap.convert(tmp_path / "a.model", tmp_path / "a.npy")
+    assert report.left_out == ("document vectors",)
+    assert np.load(tmp_path / "a.npy").tobytes() == model.wv.vectors.tobytes()

@@ -9,6 +9,7 @@ import pytest
 
 import embmap
 from embmap.finalfusion import Quantized
+from embmap.formats.finalfusion.writer import write_parts
 from embmap.subwords import ExplicitIndexer
 from tests.conversion.sources import (
     OUTPUTS,
@@ -20,14 +21,6 @@ from tests.conversion.sources import (
     write_word2vec,
     write_words,
 )
-
-
-def is_complete(path):
-    """Whether a file has words, or subwords, for its vectors: what an output has to have."""
-    with embmap.open(path) as f:
-        has_words = f.vocab is not None or f.subwords is not None
-        return has_words and f.vectors is not None
-
 
 FILES = pytest.mark.conformance_files("finalfusion/*.fifu")
 
@@ -44,8 +37,8 @@ def fields(path):
             "words": None if f.vocab is None else list(f.vocab),
             "metadata": f.metadata_toml,
             "norms": array(f.norms),
-            "rows": (vectors.shape, array(np.asarray(vectors))),
-            "vocabulary": info["vocabulary"],
+            "rows": None if vectors is None else (vectors.shape, array(np.asarray(vectors))),
+            "vocabulary": info.get("vocabulary"),
             "chunks": [chunk["name"] for chunk in info["chunks"]],
         }
         for name in ("codes", "codebooks", "projection", "norms"):
@@ -61,14 +54,53 @@ def fields(path):
 
 @FILES
 def test_every_finalfusion_file_is_kept_whole(tmp_path, conformance_file):
-    if not is_complete(conformance_file):
-        with pytest.raises(ValueError, match=r"no vectors|no words"):
-            embmap.convert(conformance_file, tmp_path / "o.fifu")
-        assert not list(tmp_path.iterdir())
-        return
     report = embmap.convert(conformance_file, tmp_path / "o.fifu")
     assert fields(tmp_path / "o.fifu") == fields(conformance_file)
     assert (report.left_out, report.n_duplicates, report.n_dropped) == ((), 0, 0)
+
+
+# What finalfusion-python writes for a vocabulary, a matrix, norms or metadata of their own.
+ALL = {"words": WORDS, "vectors": VECTORS, "norms": VECTORS[:, 0].astype("f8"), "toml": b"a = 1\n"}
+NONE = dict.fromkeys((*ALL, "subwords", "quantized"))
+
+
+@pytest.mark.parametrize("parts", [*([name] for name in ALL), ["words", "toml"], list(ALL)])
+def test_a_finalfusion_file_of_some_parts_is_kept(tmp_path, parts):
+    held = NONE | {name: ALL[name] for name in parts}
+    write_parts(tmp_path / "a.fifu", held.pop("words"), held.pop("vectors"), **held)
+    report = embmap.convert(tmp_path / "a.fifu", tmp_path / "b.fifu")
+    assert (tmp_path / "b.fifu").read_bytes() == (tmp_path / "a.fifu").read_bytes()
+    assert report.left_out == ()
+    with embmap.open(tmp_path / "b.fifu") as file:
+        assert file.verify().ok
+    if "vectors" in parts:
+        embmap.convert(tmp_path / "a.fifu", tmp_path / "b.npy")
+        assert np.load(tmp_path / "b.npy").tolist() == VECTORS.tolist()
+        return
+    with pytest.raises(ValueError, match="no vectors; finalfusion or EMBD files can hold its"):
+        embmap.convert(tmp_path / "a.fifu", tmp_path / "b.npy")
+    if "words" in parts:
+        embmap.convert(tmp_path / "a.fifu", tmp_path / "b.weights")
+        with embmap.open(tmp_path / "b.weights") as file:
+            assert (list(file.vocab), file.vectors) == (WORDS, None)
+            assert file.metadata.get("a") == ("1" if "toml" in parts else None)
+
+
+@pytest.mark.parametrize("extension", [".bin", ".vec", ".txt"])
+def test_repeated_words_stay_in_formats_that_have_them(tmp_path, extension):
+    words = ["a", "b", "a", "c", "b"]
+    path = tmp_path / f"a{extension}"
+    if extension == ".bin":
+        write_word2vec(path, words)
+    else:
+        write_text(path, words, head=extension == ".vec")
+    report = embmap.convert(path, tmp_path / f"b{extension}")
+    assert (report.n_words, report.n_duplicates, report.left_out) == (5, 0, ())
+    assert rows(tmp_path / f"b{extension}")[1].tolist() == VECTORS[[0, 1, 3]].tolist()
+    if extension != ".vec":
+        assert (tmp_path / f"b{extension}").read_bytes() == path.read_bytes()
+    report = embmap.convert(path, tmp_path / "c.fifu")
+    assert (report.n_words, report.n_duplicates, report.left_out) == (3, 2, ("repeated words",))
 
 
 def test_a_finalfusion_file_keeps_every_field(tmp_path):

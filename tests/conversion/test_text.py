@@ -154,3 +154,17 @@ def test_any_bytes_convert_or_say_why_not(tmp_path_factory, data):
         for format in (None, "word2vec-text", "glove", "word2vec", "floret"):
             with contextlib.suppress(ValueError):
                 embmap.convert(folder / "a", folder / "b.fifu", input_format=format)
+
+
+def test_floret_tables_are_written_again(tmp_path):
+    lines = ["2 3 1 4 2 7 < >\n", "0 1 2 3\n", "1 -0.5 0.1 6\n"]
+    (tmp_path / "a.txt").write_text("".join(lines), newline="")
+    for name in ("b.floret", "c.fifu", "d.floret"):
+        embmap.convert(tmp_path / ("c.fifu" if name[0] == "d" else "a.txt"), tmp_path / name)
+    expected = "2 3 1 4 2 7 < >\n0 1.0 2.0 3.0\n1 -0.5 0.1 6.0\n"
+    assert (tmp_path / "b.floret").read_text() == expected
+    assert (tmp_path / "d.floret").read_text() == expected
+    (tmp_path / "e.txt").write_bytes(b"a 1 2\n")
+    with pytest.raises(ValueError, match="a floret table holds rows for floret's n-grams"):
+        embmap.convert(tmp_path / "e.txt", tmp_path / "f.floret")
+    assert not (tmp_path / "f.floret").exists()

@@ -61,13 +61,15 @@ def _plan(output: Output, original: Original) -> Rewriting:
     source = cast(CvcInput, original.source)
     file = cast(CvcFile, source.file)
     rows = (block.astype("f4", copy=False) for _, block in output.vectors.blocks())
-    values = rows if original.changed else None
+    values, dim = (rows, output.vectors.shape[1]) if original.changed else (None, None)
     names = list(file._columns) if source.column is None else [source.column]
     return Rewriting(
         source=file._file,
         layout=file._offsets,
         matrices=file._columns,
-        columns=[Target(name=name, stored=file._columns[name], values=values) for name in names],
+        columns=[
+            Target(name=name, stored=file._columns[name], values=values, dim=dim) for name in names
+        ],
         rows=original.rows,
         compression=output.compression,
         dialect=output.dialect,

@@ -36,13 +36,15 @@ _STORED = {"rows", "columns", "compression", "min", "scale", "offset", "size", "
 class Target:
     """A column that is written: the rows of a stored column, or `values`, blocks of rows.
 
-    `described` is the entry of `values` in the header. None for `compression` keeps how the stored
-    column is compressed.
+    `described` is the entry of `values` in the header. If `values` replace a stored column, `dim`
+    is the length of a row instead. None for `compression` keeps how the stored column is
+    compressed.
     """
 
     name: str
     stored: ChunkedMatrix | None = None
     values: Iterator[npt.NDArray[Any]] | None = None
+    dim: int | None = None
     described: Mapping[str, Any] | None = None
     compression: str | None = None
 
@@ -98,7 +100,7 @@ class Rewriting:
         for problem, is_there in (
             (f"version {dialect} has one matrix; choose a column", dialect != "2.0"),
             (
-                "the rows of one column can be scaled or cast; choose it",
+                "the rows of one column can be scaled, cut or cast; choose it",
                 any(each.described is None and each.values is not None for each in columns),
             ),
         ):
@@ -232,8 +234,8 @@ class Rewriting:
             column = target.stored.column
             entry = {"dimension": column.dimension, "dtype": "float32"}
             entry = dict(described.get(column.name, entry))
-            if target.values is not None:  # conversions scale and cast to float32
-                entry["dtype"] = "float32"
+            if target.values is not None:  # conversions scale, cut and cast to float32
+                entry |= {"dtype": "float32", "dimension": target.dim or column.dimension}
         entry |= target.described or {}
         return entry | {"name": target.name, "compression": self.choose(target, None)}
 

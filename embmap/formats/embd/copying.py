@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.bfloat import as_float32
+from embmap.codecs.bfloat import BFLOAT16, as_float32
 from embmap.formats.embd.file import EmbdFile, Tensors, find_word_embedding
 from embmap.formats.embd.layout import SPECIAL_TOKENS, TENSORS_ALIGNED, EmbdLayout, TensorLayout
 from embmap.formats.format import Original, Output
@@ -80,7 +80,7 @@ def plan_copy(output: Output) -> Copy:
         dialect=layout.dialect,
         tensors=tensors,
         special=special,
-        metadata=_count_again(layout, n_tokens, rows),
+        metadata=_count_again(layout, n_tokens, output),
         align=_find_alignment(layout),
         checksums=layout.has_checksums,
         parts=frozenset(part for part, is_kept in kept.items() if is_kept),
@@ -139,7 +139,9 @@ def _choose_tensors(output: Output, tensors: Tensors, rows: Rows, is_flat: bool)
             continue
         if is_of_words and cast(Original, output.original).changed:
             changed[tensor.name] = output.vectors
-            tensor = replace(tensor, dtype=output.vectors.dtype.newbyteorder("<").str)
+            dtype = output.vectors.dtype
+            stored = "bfloat16" if dtype == BFLOAT16 else dtype.newbyteorder("<").str
+            tensor = replace(tensor, dtype=stored, shape=output.vectors.shape)
         elif (is_of_words and rows is not None) or (is_flat and tensor.dtype != "<f4"):
             changed[tensor.name] = _Blocks(
                 tensors[tensor.name],
@@ -165,13 +167,18 @@ def _renumber(special: Mapping[str, int], rows: Rows) -> tuple[int, ...] | None:
 
 
 def _count_again(
-    layout: EmbdLayout, n_tokens: int | None, rows: Rows
+    layout: EmbdLayout, n_tokens: int | None, output: Output
 ) -> tuple[tuple[str, str], ...]:
-    """Return the metadata, in which a right number of tokens goes on to be right."""
-    if rows is None:
+    """Return the metadata, in which right numbers of tokens and dimensions go on to be right."""
+    words = find_word_embedding(layout)
+    if words is None:
         return layout.metadata
-    before, after = ("vocab_size", str(n_tokens)), ("vocab_size", str(len(rows)))
-    return tuple(after if entry == before else entry for entry in layout.metadata)
+    n, dim = output.vectors.shape
+    changed = {
+        ("vocab_size", str(n_tokens)): ("vocab_size", str(n)),
+        ("embedding_dim", str(words.shape[1])): ("embedding_dim", str(dim)),
+    }
+    return tuple(changed.get(entry, entry) for entry in layout.metadata)
 
 
 def _find_alignment(layout: EmbdLayout) -> int:

@@ -29,9 +29,10 @@ __all__ = ["EmbdFormat"]
 class EmbdWriter(Writer):
     """Writes the vectors as the word embedding of a model, its tokens and its metadata."""
 
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", "bfloat16")
     holds = frozenset({"metadata"})
     needs_words = False
+    needs_vectors = False
     keeps_repeats = True
 
     def find_kept(self, output: Output) -> frozenset[str]:
@@ -41,7 +42,8 @@ class EmbdWriter(Writer):
     def write(self, output: Output) -> None:
         dialect = _choose_dialect(output)
         copy = None if output.original is None else plan_copy(output)
-        tensors = {output.tensor: output.vectors} if copy is None else copy.tensors
+        own = {output.tensor: output.vectors} if output.vectors.shape[1] else {}
+        tensors = own if copy is None else copy.tensors
         with ExitStack() as stack:
             path: Path | Part = output.path
             if output.words is None:

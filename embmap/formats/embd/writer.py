@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.bfloat import name_dtype
 from embmap.formats.embd.file import Tensors
 from embmap.formats.embd.layout import (
     CHECKSUM_ENABLED,
@@ -217,7 +218,7 @@ def _plan(tensors: Mapping[str, Any], name: str, most: int) -> _Planned:
     if not isinstance(value, TensorBlocks):
         value = np.asarray(value)
     shape, dtype = tuple(value.shape), np.dtype(value.dtype)
-    kind = dtype.name if dtype.name == "bfloat16" else dtype.str[1:]
+    kind = "bfloat16" if name_dtype(dtype) == "bfloat16" else dtype.str[1:]
     if isinstance(tensors, Tensors):  # without ml_dtypes it returns bfloat16 as uint16
         kind = tensors.layout(name).dtype.replace("<", "")
     if kind not in _DTYPE_IDS:

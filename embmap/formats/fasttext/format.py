@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from embmap.formats.composed import FastTextWords
 from embmap.formats.fasttext import FORMAT, MAGIC
+from embmap.formats.fasttext.writer import FastTextWriter
 from embmap.formats.format import Format, Input, Request
 from embmap.io.mapping import ByteSource
 
@@ -18,6 +19,7 @@ class FastTextFormat(Format):
     name = FORMAT
     title = "fastText"
     magic = MAGIC
+    writer = FastTextWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         from embmap.formats.fasttext.reader import has_first_header

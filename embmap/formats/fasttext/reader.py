@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.formats.fasttext import FORMAT, MAGIC
+from embmap.formats.fasttext import ARGUMENTS, FORMAT, LOSSES, MAGIC, MODELS, SUPERVISED
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.vectors.dense import dense_matrix
@@ -28,25 +28,6 @@ __all__ = ["FastTextModel", "has_first_header", "read_fasttext"]
 
 _FIRST = 0  # for the first version, which has no number
 _VERSIONS = (11, 12)
-# The arguments of the training, by their names in the metadata of finalfusion files.
-_ARGUMENTS = (
-    "dims",
-    "window_size",
-    "epoch",
-    "min_count",
-    "ns",
-    "word_ngrams",
-    "loss",
-    "model",
-    "buckets",
-    "min_n",
-    "max_n",
-    "lr_update_rate",
-    "sampling_threshold",
-)
-_LOSSES = {1: "HierarchicalSoftmax", 2: "NegativeSampling", 3: "Softmax", 4: "OneVsAll"}
-_MODELS = {1: "CBOW", 2: "SkipGram", 3: "Supervised"}
-_SUPERVISED = 3
 _FIRST_HEADER = struct.Struct("<12id3iq")
 _FIRST_LOSSES = (1, 2, 3)
 _SMALL = 1 << 16
@@ -75,10 +56,8 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
     version = _FIRST
     if not has_first_header(source):
         version = _read_version(reader)
-    arguments = dict(
-        zip(_ARGUMENTS, (_i32(reader, name) for name in _ARGUMENTS[:-1]), strict=False)
-    )
-    (threshold,) = struct.unpack("<d", reader.raw(8, _ARGUMENTS[-1]))
+    arguments = dict(zip(ARGUMENTS, (_i32(reader, name) for name in ARGUMENTS[:-1]), strict=False))
+    (threshold,) = struct.unpack("<d", reader.raw(8, ARGUMENTS[-1]))
     size, n_words, n_labels = (_i32(reader, name) for name in ("size", "nwords", "nlabels"))
     if min(n_words, n_labels) < 0 or size != n_words + n_labels:
         raise reader.error(
@@ -126,12 +105,12 @@ def has_first_header(source: ByteSource) -> bool:
     if source.nbytes < _FIRST_HEADER.size:
         return False
     numbers = _FIRST_HEADER.unpack(source.read(0, _FIRST_HEADER.size))
-    fields = dict(zip(_ARGUMENTS, numbers, strict=False))
-    size, n_words, n_labels, n_tokens = numbers[len(_ARGUMENTS) :]
+    fields = dict(zip(ARGUMENTS, numbers, strict=False))
+    size, n_words, n_labels, n_tokens = numbers[len(ARGUMENTS) :]
     return (
         1 <= fields["dims"] < _SMALL
         and fields["loss"] in _FIRST_LOSSES
-        and fields["model"] in _MODELS
+        and fields["model"] in MODELS
         and fields["buckets"] >= 0
         and all(0 <= fields[name] < _SMALL for name in _SMALL_ARGUMENTS)
         and 0 <= fields["sampling_threshold"] < math.inf
@@ -214,7 +193,7 @@ def _indexer(
     arguments: dict[str, int], version: int, reader: FieldReader
 ) -> FastTextIndexer | None:
     min_n, max_n, n_buckets = (arguments[name] for name in ("min_n", "max_n", "buckets"))
-    if version < 12 and arguments["model"] == _SUPERVISED:
+    if version < 12 and arguments["model"] == SUPERVISED:
         max_n = 0  # these models were trained without n-grams, whatever their arguments are
     if max_n <= 0 or n_buckets <= 0:
         return None
@@ -225,9 +204,9 @@ def _indexer(
 
 def _toml(arguments: dict[str, int], threshold: float) -> str:
     values: dict[str, Any] = dict(arguments)
-    values["loss"] = _LOSSES.get(arguments["loss"], "unknown")
-    values["model"] = _MODELS.get(arguments["model"], "unknown")
+    values["loss"] = LOSSES.get(arguments["loss"], "unknown")
+    values["model"] = MODELS.get(arguments["model"], "unknown")
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
     # embmap reads only finite numbers from TOML.
     stored = repr(threshold) if math.isfinite(threshold) else json.dumps(str(threshold))
-    return "".join(lines) + f"{_ARGUMENTS[-1]} = {stored}\n"
+    return "".join(lines) + f"{ARGUMENTS[-1]} = {stored}\n"

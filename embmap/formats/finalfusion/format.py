@@ -10,7 +10,7 @@ import numpy as np
 from embmap.formats.finalfusion.chunks import FORMAT
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import DIALECTS, MAGIC, looks_bare
-from embmap.formats.finalfusion.writer import write
+from embmap.formats.finalfusion.writer import encode_toml, write_parts
 from embmap.formats.format import FileFormat, Input, Output, Request, Writer
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
@@ -25,22 +25,24 @@ class FinalfusionWriter(Writer):
     """Writes rows of unit length with their norms, subwords and quantized rows."""
 
     dtypes = ("float32", "float64")
-    holds = frozenset({"norms", "subwords", "quantization", "metadata"})
+    holds = frozenset({"norms", "quantization", "metadata"})
+    subwords = frozenset({"bucket", "fasttext", "explicit", "floret"})
+    needs_vectors = False
     keeps_dtype = True
 
     def write(self, output: Output) -> None:
         vectors: Matrix | None = output.vectors
-        if output.quantized is not None:
+        if output.quantized is not None or not output.vectors.shape[1]:
             vectors = None
         elif output.buckets is not None:
             vectors = Stacked(output.vectors, output.buckets)
         floret = output.subwords is not None and output.subwords.kind == "floret"
-        write(
+        write_parts(
             output.path,
-            None if floret else output.words,
+            () if floret else output.words,
             vectors,
             norms=output.norms,
-            metadata=output.metadata or None,
+            toml=encode_toml(output.metadata) if output.metadata else None,
             subwords=output.subwords,
             quantized=output.quantized,
         )
@@ -62,8 +64,12 @@ class FinalfusionFormat(FileFormat):
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         file = cast(FinalfusionFile, stack.enter_context(self.open(data, request.dialect)))
-        matrix = self.choose_matrix(file, request)
-        subwords, words = file.subwords, None
+        norms, subwords, words = file.norms, file.subwords, None
+        matrix = file.vectors
+        if matrix is None:  # rows without numbers, for the other parts of a file that lacks vectors
+            n_rows = (0 if norms is None else len(norms)) if file.vocab is None else len(file.vocab)
+            n_rows += 0 if subwords is None else subwords.n_buckets
+            matrix = ArrayMatrix(np.empty((n_rows, 0), np.float32))
         n_words = 0 if subwords is not None else len(matrix)
         if file.vocab is not None:
             n_words = len(file.vocab)
@@ -72,7 +78,7 @@ class FinalfusionFormat(FileFormat):
             format=self.name,
             words=words,
             vectors=Selected(matrix, range(n_words if words is None else len(words))),
-            norms=None if file.norms is None else ArrayMatrix(file.norms[:, np.newaxis]),
+            norms=None if norms is None else ArrayMatrix(norms[:, np.newaxis]),
             metadata=file.metadata_toml or "",
             subwords=subwords,
             buckets=None if subwords is None else Selected(matrix, range(n_words, len(matrix))),

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from embmap.words.subwords import (
     SubwordIndexer,
 )
 
-__all__ = ["write"]
+__all__ = ["encode_toml", "write", "write_parts"]
 
 _TYPE_IDS = {np.dtype(name): number for number, name in DTYPES.items()}
 
@@ -91,16 +91,36 @@ def write(
         raise TypeError(f"words must be an iterable of str, not {type(words).__name__}")
     if subwords is not None and not isinstance(subwords, SubwordIndexer):
         raise TypeError(f"subwords must be a SubwordIndexer, not {type(subwords).__name__}")
-    toml = None if metadata is None else _toml(metadata)
+    toml = None if metadata is None else encode_toml(metadata)
     if subwords is not None and subwords.kind == "floret":
         if words is not None and list(words):
             raise ValueError("a floret vocabulary has no words: words must be None")
         words = ()
     elif words is None:
         raise ValueError("words must not be None, except with floret subwords")
-    vocabulary = ChunkType.SIMPLE if subwords is None else ChunkType[subwords.kind.upper()]
+    norms = None if norms is None else np.asarray(norms, np.float32)
+    write_parts(
+        path, words, vectors, norms=norms, toml=toml, subwords=subwords, quantized=quantized
+    )
+    return Path(os.fsdecode(path))
+
+
+def write_parts(
+    path: str | os.PathLike[str],
+    words: Iterable[str] | None,
+    vectors: Blocks | None,
+    *,
+    norms: npt.ArrayLike | None,
+    toml: bytes | None,
+    subwords: SubwordIndexer | None,
+    quantized: Quantized | None,
+) -> None:
+    """Write a file with the chunks of what is not None; norms of float64 stay float64."""
     ids = [] if toml is None else [ChunkType.METADATA]
-    ids += [vocabulary, ChunkType.NDARRAY if quantized is None else ChunkType.QUANTIZED]
+    vocabulary = ChunkType.SIMPLE if subwords is None else ChunkType[subwords.kind.upper()]
+    ids += [] if words is None else [vocabulary]
+    if quantized is not None or vectors is not None:
+        ids.append(ChunkType.NDARRAY if quantized is None else ChunkType.QUANTIZED)
     if norms is not None:
         ids.append(ChunkType.NORMS)
     with replacing(path) as handle:
@@ -110,22 +130,23 @@ def write(
             out.begin(ChunkType.METADATA)
             out.write(toml)
             out.end()
-        out.begin(vocabulary)
-        n_words = _write_vocabulary(out, words, subwords)
-        out.end()
+        n_words, n_rows = None, None
+        if words is not None:
+            out.begin(vocabulary)
+            n_words = _write_vocabulary(out, words, subwords)
+            out.end()
         if quantized is not None:
             n_rows = _write_quantized(out, quantized)
-        else:
-            n_rows = _write_dense(out, cast(Blocks, vectors))
-        expected = n_words + (0 if subwords is None else subwords.n_buckets)
-        if n_rows != expected:
+        elif vectors is not None:
+            n_rows = _write_dense(out, vectors)
+        expected = (n_words or 0) + (0 if subwords is None else subwords.n_buckets)
+        if None not in (n_words, n_rows) and n_rows != expected:
             buckets = "" if subwords is None else f" and {subwords.n_buckets} buckets"
             raise ValueError(
                 f"vectors must have {expected} rows for {n_words} words{buckets}, not {n_rows}"
             )
         if norms is not None:
             _write_norms(out, np.asarray(norms), n_words)
-    return Path(os.fsdecode(path))
 
 
 class _Output:
@@ -167,7 +188,8 @@ class _Output:
         self._handle.seek(self.position)
 
 
-def _toml(metadata: str | Mapping[str, Any]) -> bytes:
+def encode_toml(metadata: str | Mapping[str, Any]) -> bytes:
+    """Return metadata as the bytes of TOML."""
     if not isinstance(metadata, str):
         if not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be str or a mapping, not {type(metadata).__name__}")
@@ -337,10 +359,13 @@ def _as_float32(
     return array
 
 
-def _write_norms(out: _Output, norms: npt.NDArray[Any], n_words: int) -> None:
-    values = _as_float32(norms, (n_words,), "norms")
+def _write_norms(out: _Output, norms: npt.NDArray[Any], n_words: int | None) -> None:
+    shape = norms.shape if n_words is None else (n_words,)
+    values: npt.NDArray[Any] = _as_float32(norms, shape, "norms")
+    if norms.dtype == np.float64:
+        values = np.ascontiguousarray(norms, "<f8")
     out.begin(ChunkType.NORMS)
-    out.write(struct.pack("<QI", n_words, _TYPE_IDS[values.dtype]))
-    out.pad(4)
+    out.write(struct.pack("<QI", len(values), _TYPE_IDS[values.dtype]))
+    out.pad(values.itemsize)
     out.write(values.data.cast("B") if values.size else b"")
     out.end()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 from embmap.formats.composed import FastTextWords
 from embmap.formats.format import Format, Input, Request
 from embmap.formats.gensim import FORMAT
+from embmap.formats.gensim.writer import GensimWriter
+from embmap.io.atomic_write import spool_beside
 from embmap.io.mapping import ByteSource
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.given import vocabulary_of
 from embmap.words.table import WordTable
 
@@ -19,6 +24,8 @@ class GensimFormat(Format):
 
     name = FORMAT
     title = "gensim"
+    extensions = (".kv",)
+    writer = GensimWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         start = data.read(0, min(100, data.nbytes))
@@ -27,8 +34,13 @@ class GensimFormat(Format):
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.gensim.keyed_vectors import read_keyed_vectors
+        from embmap.formats.npy.reader import read_npz
 
-        saved = read_keyed_vectors(data)
+        def open_npz(path: Path) -> Matrix:
+            spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
+            return ArrayMatrix(read_npz(path, "val", spool)[0])  # as gensim calls it
+
+        saved = read_keyed_vectors(data, open_npz)
         # gensim keeps bytes that are not UTF-8 as surrogates, which UTF-8 cannot encode.
         encodable = [word.encode(errors="replace").decode() for word in saved.words]
         table = WordTable.of(vocabulary_of(encodable, len(encodable), self.name))

@@ -8,6 +8,7 @@ been checked.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ _ALLOWED = {
 _INNER = ("wv", "kv")  # where a whole model keeps its words and vectors
 _UNCOMPOSED = "vectors_vocab"  # rows of words without their n-grams
 _NGRAMS = ("vectors_ngrams", "syn0_ngrams", "syn0_all")  # today and in older versions
+# Attributes of a model that are not read, and their names in reports.
+_PARTS = {"dv": "document vectors", "docvecs": "document vectors"}
 _FLOATS = re.compile("[<>=]?(f[248])")
 
 
@@ -77,12 +80,13 @@ class KeyedVectors:
     left_out: tuple[str, ...] = ()
 
 
-def read_keyed_vectors(source: ByteSource) -> KeyedVectors:
-    """Read words and vectors that gensim saved."""
+def read_keyed_vectors(source: ByteSource, open_npz: Callable[[Path], Matrix]) -> KeyedVectors:
+    """Read words and vectors that gensim saved; `open_npz` opens a compressed array beside them."""
     saved = read_pickle(source, FORMAT, lambda name: name in _ALLOWED or name.startswith(_OBJECTS))
     attributes, beside = _attributes(saved), str(source.path)
     if attributes is None:
         raise _error(source, "an object of gensim was expected")
+    parts = [part for name, part in _PARTS.items() if attributes.get(name) is not None]
     for name in _INNER:
         inner = _attributes(attributes.get(name))
         if inner is not None:
@@ -94,32 +98,28 @@ def read_keyed_vectors(source: ByteSource) -> KeyedVectors:
     strange = next((word for word in words if not isinstance(word, str)), None)
     if strange is not None:
         raise _error(source, f"a word is {type(strange).__name__}")
-    found = KeyedVectors(words=words, rows=_find_rows(source, beside, attributes))
+    arrays = _Arrays(source, beside, attributes, open_npz)
+    rows = arrays.find("vectors", "syn0", _UNCOMPOSED)
+    if rows is None:
+        raise _error(source, "there are no vectors")
+    found = KeyedVectors(words=words, rows=rows, left_out=tuple(dict.fromkeys(parts)))
     if len(words) != len(found.rows):
         raise _error(source, f"{len(words)} words for {len(found.rows)} vectors")
-    if any(_is_saved(name, attributes) for name in _NGRAMS):
-        found = _add_buckets(found, source, beside, attributes)
+    if any(arrays.has(name) for name in _NGRAMS):
+        found = _add_buckets(found, source, arrays, attributes)
     return found
 
 
-def _find_rows(source: ByteSource, beside: str, attributes: dict[str, Any]) -> Matrix:
-    """Return the rows of the words: their vectors if these are saved."""
-    rows = _find_array(source, beside, attributes, ("vectors", "syn0", _UNCOMPOSED))
-    if rows is None:
-        raise _error(source, "there are no vectors")
-    return rows
-
-
 def _add_buckets(
-    found: KeyedVectors, source: ByteSource, beside: str, attributes: dict[str, Any]
+    found: KeyedVectors, source: ByteSource, arrays: _Arrays, attributes: dict[str, Any]
 ) -> KeyedVectors:
     """Add the buckets of a fastText model if they are fastText's own."""
     sizes = [attributes.get(name, 0) for name in ("min_n", "max_n", "bucket")]
     if not all(type(size) is int and -(2**31) <= size < 2**31 for size in sizes):
         raise _error(source, "min_n, max_n and bucket must be integers of 32 bits")
     min_n, max_n, n_buckets = max(sizes[0], 1), sizes[1], sizes[2]
-    composes = not any(_is_saved(name, attributes) for name in ("vectors", "syn0"))
-    buckets = _find_array(source, beside, attributes, ("vectors_ngrams",))
+    composes = not any(arrays.has(name) for name in ("vectors", "syn0"))
+    buckets = arrays.find("vectors_ngrams")
     if buckets is not None and (n_buckets < 1 or max_n < min_n):  # trained without n-grams
         return found
     hashes = attributes.get("compatible_hash") is True
@@ -131,7 +131,7 @@ def _add_buckets(
                 "model with gensim 3.8.3 and save its words with save_word2vec_format",
                 UnsupportedError,
             )
-        return replace(found, left_out=("subwords",))
+        return replace(found, left_out=(*found.left_out, "subwords"))
     if buckets.shape[1] != found.rows.shape[1]:
         raise _error(
             source,
@@ -160,23 +160,38 @@ def _attributes(saved: Any) -> dict[str, Any] | None:
     return saved.state if _kind(saved).startswith(_OBJECTS[0]) else None
 
 
-def _is_saved(name: str, attributes: dict[str, Any]) -> bool:
-    apart = attributes.get("__numpys")
-    return attributes.get(name) is not None or (isinstance(apart, list) and name in apart)
+class _Arrays:
+    """The arrays of an object: in the pickle, or in files beside it, compressed or not."""
 
+    def __init__(
+        self,
+        source: ByteSource,
+        beside: str,
+        attributes: dict[str, Any],
+        open_npz: Callable[[Path], Matrix],
+    ) -> None:
+        self._source, self._beside = source, beside
+        self._attributes = attributes
+        self._open_npz = open_npz
+        apart = attributes.get("__numpys")
+        self._apart = apart if isinstance(apart, list) else []
 
-def _find_array(
-    source: ByteSource, beside: str, attributes: dict[str, Any], names: tuple[str, ...]
-) -> Matrix | None:
-    """Return the first of some attributes that is an array, in the pickle or beside it."""
-    apart = attributes.get("__numpys")
-    for name in names:
-        if isinstance(apart, list) and name in apart:
-            return ArrayMatrix(map_npy(Path(f"{beside}.{name}.npy")))
-        saved = attributes.get(name)
-        if isinstance(saved, Made) and saved.by.name in (*_RECONSTRUCT, *_FROM_BUFFER):
-            return ArrayMatrix(_array(source, saved))
-    return None
+    def has(self, name: str) -> bool:
+        """Return whether an attribute was saved."""
+        return self._attributes.get(name) is not None or name in self._apart
+
+    def find(self, *names: str) -> Matrix | None:
+        """Return the first of some attributes that is an array."""
+        for name in names:
+            if name in self._apart:
+                compressed = Path(f"{self._beside}.{name}.npz")
+                if compressed.exists():
+                    return self._open_npz(compressed)
+                return ArrayMatrix(map_npy(Path(f"{self._beside}.{name}.npy")))
+            saved = self._attributes.get(name)
+            if isinstance(saved, Made) and saved.by.name in (*_RECONSTRUCT, *_FROM_BUFFER):
+                return ArrayMatrix(_array(self._source, saved))
+        return None
 
 
 def _array(source: ByteSource, saved: Made) -> npt.NDArray[Any]:

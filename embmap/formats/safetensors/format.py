@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embmap.codecs.bfloat import BFLOAT16
 from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
@@ -28,7 +29,7 @@ _OTHER_TENSORS = "other tensors"  # as reports name them
 class SafetensorsWriter(Writer):
     """Writes one tensor, with the metadata in the header."""
 
-    dtypes = FLOATS
+    dtypes = (*FLOATS, "bfloat16")
     holds = frozenset({"metadata"})
     needs_words = False
     words_beside = True
@@ -51,7 +52,7 @@ class SafetensorsWriter(Writer):
             entries = describe_tensors(data)
         else:
             dtype = output.vectors.dtype
-            kind = f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+            kind = "BF16" if dtype == BFLOAT16 else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
             offsets = [0, output.vectors.nbytes]
             shape = list(output.vectors.shape)
             entries = {output.tensor: {"dtype": kind, "shape": shape, "data_offsets": offsets}}

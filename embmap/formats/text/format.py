@@ -11,19 +11,19 @@ import numpy.typing as npt
 from embmap.errors import FormatError
 from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
 from embmap.io.atomic_write import replacing
+from embmap.io.compressed import detect_compression
 from embmap.io.mapping import ByteSource
 from embmap.vectors.streamed import Selected
 from embmap.words.subwords import FloretIndexer
 
-__all__ = ["GZIP", "FloretFormat", "GloveFormat", "Word2VecTextFormat"]
-
-GZIP = b"\x1f\x8b"
+__all__ = ["FloretFormat", "GloveFormat", "Word2VecTextFormat"]
 
 
 class TextWriter(Writer):
     """Writes a line for each word, with the fewest digits that give the same numbers back."""
 
     dtypes = FLOATS
+    keeps_repeats = True
 
     def __init__(self, *, sizes: bool) -> None:
         self._sizes = sizes
@@ -51,6 +51,8 @@ class TextWriter(Writer):
 
 class TextFormat(Format):
     """A line for each word: the word, then its numbers."""
+
+    is_streamed = True
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.text.reader import read_head, read_lines
@@ -99,7 +101,29 @@ class GloveFormat(TextFormat):
 
         head = read_head(data)
         # Some line of compressed bytes may look like a word and numbers.
-        return head is not None and head.n is None and data.read(0, 2) != GZIP
+        return head is not None and head.n is None and detect_compression(data) is None
+
+
+class FloretWriter(Writer):
+    """Writes a line of sizes, then a numbered line for each bucket."""
+
+    dtypes = FLOATS
+    subwords = frozenset({"floret"})
+    needs_words = False
+
+    def write(self, output: Output) -> None:
+        indexer, buckets = output.subwords, output.buckets
+        if not isinstance(indexer, FloretIndexer) or buckets is None:
+            raise ValueError(
+                "a floret table holds rows for floret's n-grams and no words; the input has none"
+            )
+        sizes = (*buckets.shape, indexer.min_n, indexer.max_n, indexer.n_hashes, indexer.seed)
+        brackets = f" {indexer.bow} {indexer.eow}\n".encode()
+        with replacing(output.path) as out:
+            out.write(b"%d %d %d %d %d %d" % sizes + brackets)
+            for start, block in buckets.blocks():
+                for number, row in enumerate(block, start):
+                    out.write(b"%d %s\n" % (number, " ".join(map(str, row)).encode()))
 
 
 class FloretFormat(Format):
@@ -107,6 +131,9 @@ class FloretFormat(Format):
 
     name = "floret"
     title = "floret"
+    is_streamed = True
+    extensions = (".floret",)
+    writer = FloretWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
         from embmap.formats.text.reader import read_floret_head

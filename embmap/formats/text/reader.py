@@ -26,7 +26,7 @@ from embmap.words.table import WordTable
 __all__ = ["TextHead", "TextMatrix", "read_floret_head", "read_head", "read_lines"]
 
 _WINDOW = 1 << 22
-_LONGEST = 1 << 26  # bytes of a line
+_LONGEST = 1 << 24  # bytes of a line
 _SAMPLE_LINES = 1000
 _SAMPLE_NBYTES = 1 << 20
 _NUMBER = re.compile(
@@ -83,7 +83,7 @@ def read_floret_head(source: ByteSource) -> tuple[TextHead, tuple[int, ...], str
 
     The sizes are shortest and longest n-gram, hashes and seed.
     """
-    head = source.read(0, min(4096, source.nbytes)).partition(b"\n")
+    head = source.read_at_most(0, 4096).partition(b"\n")
     parts = head[0].split()
     if not head[1] or len(parts) != 8 or not _FLORET_SIZES.fullmatch(b" ".join(parts[:6])):
         return None
@@ -101,14 +101,13 @@ _FLORET_SIZES = re.compile(rb"\d{1,18} \d{1,9}(?: \d{1,18}){4}")
 
 def _sample(source: ByteSource) -> list[bytes]:
     """Return the first lines, with their line ends."""
-    nbytes = min(_SAMPLE_NBYTES, source.nbytes)
-    data = source.read(0, nbytes)
+    data = source.read_at_most(0, _SAMPLE_NBYTES)
     lines: list[bytes] = []
     start = 0
     while start < len(data) and len(lines) < _SAMPLE_LINES:
         end = data.find(b"\n", start) + 1
         if not end:
-            if nbytes == source.nbytes or not lines:
+            if len(data) < _SAMPLE_NBYTES or not lines:
                 lines.append(data[start:])
             break
         lines.append(data[start:end])
@@ -147,12 +146,13 @@ def read_lines(
     most = head.n if limit is None else limit
     position = head.offset
     size = _WINDOW
-    while position < source.nbytes and (limit is None or len(found.ends) < limit):
-        nbytes = min(size, source.nbytes - position)
-        window = source.read(position, nbytes)
+    while limit is None or len(found.ends) < limit:
+        window = source.read_at_most(position, size)
+        if not window:
+            break
         used = window.rfind(b"\n") + 1
-        if position + nbytes == source.nbytes:
-            used = nbytes
+        if len(window) < size:
+            used = len(window)
         elif not used:  # a line longer than the window
             size *= 2
             if size > _LONGEST:
@@ -168,7 +168,7 @@ def read_lines(
         if most is not None and len(found.ends) > most and limit is None:
             break  # there are more lines than the head states
         if progress is not None:
-            progress("finding words", position, source.nbytes)
+            progress("finding words", position, source.nbytes if source.ends else 0)
     n = len(found.ends) if limit is None else min(limit, len(found.ends))
     if head.n is not None and len(found.ends) != head.n and (limit is None or n < limit):
         kind = TruncatedError if n < head.n else FormatError

@@ -14,6 +14,8 @@ __all__ = ["Word2VecFormat"]
 class Word2VecWriter(Writer):
     """Writes a line of sizes, then each word with its numbers."""
 
+    keeps_repeats = True
+
     def refuse(self, word: str) -> str | None:
         if " " in word:
             return "holds a space, which ends a word in this format"
