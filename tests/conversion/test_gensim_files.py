@@ -24,7 +24,7 @@ REFUSED = {
 OTHERS = (
     "not a file of a known format",
     "holds no words with vectors",  # models of topics and phrases, dictionaries
-    "vectors must be numbers in two dimensions, not",
+    "vectors must be numbers in two or three dimensions, not",
     "is not a number",  # sparse matrices and lists, which only look like vectors
     "a line must have a word and",
     "saved vectors do not need",
