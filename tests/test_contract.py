@@ -15,8 +15,11 @@ N, DIM, STEPS = 40, 6, 3
 WORDS = [f"w{i}" for i in range(N - 1)] + ["zwölf"]
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
-KINDS = ["simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"]
-WORDLESS = (".cvc", ".dwe")  # files whose words are given when they are opened
+KINDS = [
+    *("simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"),
+    *("npy", "columns"),
+]
+WORDLESS = (".cvc", ".dwe", ".npy")  # files whose words are given when they are opened
 BACKENDS = ["mmap", "read"]
 
 
@@ -48,6 +51,9 @@ def paths(tmp_path_factory):
         "dwe": embmap.dwe.write(folder / "a.dwe", history, scale=0.1, group=8),
         "stream": embmap.dwe.write(folder / "b.dwe", history, scale=0.1, group=8, layout="stream"),
     }
+    for name, rows in (("npy", ROWS), ("columns", np.asfortranarray(ROWS, ">f4"))):
+        made[name] = folder / f"{name}.npy"
+        np.save(made[name], rows)
     bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
     made["bfloat16"] = embmap.embd.write(
         folder / "b.weights",

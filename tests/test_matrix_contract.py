@@ -13,6 +13,7 @@ from embmap.formats.word2vec.reader import Word2VecMatrix
 from embmap.io.backends import open_mapped
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
+from embmap.vectors.foreign import ForeignMatrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
@@ -29,6 +30,12 @@ def stored(folder, values, backend):
     path = folder / "rows.bin"
     path.write_bytes(b"head" + values.tobytes())
     return dense_matrix(open_mapped(path, backend=backend), 4, values.shape, values.dtype)
+
+
+def saved(folder, values, backend="mmap"):
+    """The matrix over an array that numpy saved."""
+    np.save(folder / "a.npy", values)
+    return embmap.open(folder / "a.npy", backend=backend).vectors
 
 
 def chunked(folder, compression, backend="mmap"):
@@ -101,6 +108,14 @@ CASES = {
         ROWS,
         0.05,
     ),
+    "columns": (ForeignMatrix, lambda folder: saved(folder, np.asfortranarray(ROWS)), ROWS, 0),
+    "columns, read": (
+        ForeignMatrix,
+        lambda folder: saved(folder, np.asfortranarray(ROWS), "read"),
+        ROWS,
+        0,
+    ),
+    "big-endian": (ForeignMatrix, lambda folder: saved(folder, ROWS.astype(">f8")), ROWS, 0),
     "product": (ProductMatrix, quantized, ROWS, 2),
     "projected product": (
         ProductMatrix,

@@ -6,7 +6,9 @@ their first lines.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar, cast
 
 from embmap.errors import FormatError, UnsupportedError
@@ -23,7 +25,13 @@ from embmap.formats.text.format import GZIP, FloretFormat, GloveFormat, Word2Vec
 from embmap.formats.word2vec.format import Word2VecFormat
 from embmap.io.mapping import ByteSource
 
-__all__ = ["FORMATS", "get_file_formats", "get_written_formats", "recognize"]
+__all__ = [
+    "FORMATS",
+    "get_file_formats",
+    "get_written_formats",
+    "recognize",
+    "recognize_opened",
+]
 
 FORMATS: dict[str, Format] = {
     format.name: format
@@ -45,6 +53,9 @@ FORMATS: dict[str, Format] = {
 }
 
 F = TypeVar("F", bound=Format)
+
+
+_COMPRESSED = {GZIP: "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 
 
 def get_file_formats() -> dict[str, FileFormat]:
@@ -75,4 +86,23 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
         offset=0,
         field="magic",
         found=start,
+    )
+
+
+def recognize_opened(data: ByteSource) -> FileFormat:
+    """Return the format of a file that is opened; an error suggests a conversion for others."""
+    start = data.read(0, min(8, data.nbytes))
+    kind = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
+    if kind is None:
+        format = recognize(data, FORMATS.values())
+        if format.is_opened:
+            return cast(FileFormat, format)
+        kind = format.title
+    path = cast(Path, data.path)
+    shown = Path(path.name) if path.parent == Path.cwd() else path
+    stem = shown.with_suffix("") if kind in _COMPRESSED.values() else shown
+    command = ["embmap", "convert", str(shown), str(stem.with_suffix(".fifu"))]
+    raise UnsupportedError(
+        f"{kind} files cannot be opened in place; convert the file: {shlex.join(command)}",
+        path=path,
     )

@@ -192,6 +192,33 @@ def test_without_its_class_the_format_is_unknown(tmp_path):
 
 def test_a_compressed_file_is_named(tmp_path):
     (tmp_path / "a").write_bytes(b"\x1f\x8b\x08\n\nx 1 2\n" * 20)
-    for read in (embmap.open, lambda path: embmap.convert(path, tmp_path / "b.npy")):
-        with pytest.raises(embmap.UnsupportedError, match="gunzip"):
-            read(tmp_path / "a")
+    with pytest.raises(embmap.UnsupportedError, match="gunzip"):
+        embmap.convert(tmp_path / "a", tmp_path / "b.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "target"),
+    [
+        ("glove.txt", b"a 1 2\nb 3 4\n", "GloVe text", "glove.fifu"),
+        ("two words.vec", b"2 2\na 1 2\nb 3 4\n", "word2vec text", "'two words.fifu'"),
+        ("a.kv", b"\x80\x04gensim", "gensim", "a.fifu"),
+        ("a.npz", b"PK\x03\x04", "npz", "a.fifu"),
+        ("glove.txt.gz", b"\x1f\x8b\x08", "gzip", "glove.fifu"),
+        ("glove.txt.xz", b"\xfd7zXZ\0", "xz", "glove.fifu"),
+    ],
+)
+def test_opening_what_only_a_conversion_reads_suggests_it(
+    tmp_path, monkeypatch, name, data, kind, target
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(embmap.UnsupportedError) as caught:
+        embmap.open(name)
+    message = caught.value.message
+    assert message.startswith(f"{kind} files cannot be opened in place")
+    assert message.endswith(f" {target}")
+    assert "embmap convert " in message
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(embmap.UnsupportedError, match=str(tmp_path)):
+        embmap.open(tmp_path / name)

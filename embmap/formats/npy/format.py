@@ -8,10 +8,11 @@ from typing import cast
 
 import numpy as np
 
-from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
+from embmap.formats.format import FLOATS, FileFormat, Format, Input, Output, Request, Writer
+from embmap.formats.npy.file import NpyFile
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
-from embmap.vectors.streamed import ArrayMatrix
+from embmap.io.npy import FORMAT
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["NpyFormat", "NpzFormat"]
@@ -37,21 +38,16 @@ class NpyWriter(Writer):
             output.write_rows(out)
 
 
-class NpyFormat(Format):
+class NpyFormat(FileFormat):
     """One array."""
 
-    name = "npy"
+    name = FORMAT
     title = "npy"
     extensions = (".npy",)
+    dialects = ("1.0", "2.0", "3.0")
     magic = b"\x93NUMPY"
+    file_class = NpyFile
     writer = NpyWriter()
-
-    def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.io.npy import map_npy
-
-        return Input(
-            format=self.name, words=None, vectors=ArrayMatrix(map_npy(cast(Path, data.path)))
-        )
 
 
 class NpzFormat(Format):
