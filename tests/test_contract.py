@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import embmap
+from tests.judges.inputs import safetensors
 from tests.served import Served
 
 N, DIM, STEPS = 40, 6, 3
@@ -17,9 +18,14 @@ RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
 KINDS = [
     *("simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"),
-    *("npy", "columns"),
+    *("npy", "columns", "safetensors"),
 ]
-WORDLESS = (".cvc", ".dwe", ".npy")  # files whose words are given when they are opened
+WORDLESS = (
+    ".cvc",
+    ".dwe",
+    ".npy",
+    ".safetensors",
+)  # files whose words are given when they are opened
 BACKENDS = ["mmap", "read"]
 
 
@@ -54,6 +60,9 @@ def paths(tmp_path_factory):
     for name, rows in (("npy", ROWS), ("columns", np.asfortranarray(ROWS, ">f4"))):
         made[name] = folder / f"{name}.npy"
         np.save(made[name], rows)
+    made["safetensors"] = folder / "a.safetensors"
+    header = {"bias": ROWS[0], "embed_tokens.weight": ROWS, "other": ROWS[:5]}
+    made["safetensors"].write_bytes(safetensors(header))
     bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
     made["bfloat16"] = embmap.embd.write(
         folder / "b.weights",

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-__all__ = ["DIM", "RNG", "WORDS", "fasttext", "npy", "npz", "tensors", "word2vec"]
+__all__ = ["DIM", "RNG", "WORDS", "fasttext", "npy", "npz", "safetensors", "tensors", "word2vec"]
 
 WORDS = ["</s>", "berlin", "zürich", "東京"]
 DIM = 3
@@ -64,6 +64,21 @@ def tensors(header, data=b""):
     """A safetensors file of a header, given as values or bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
+
+
+def safetensors(arrays, metadata=None):
+    """A safetensors file of arrays by name, as the library saves them."""
+    header = {} if metadata is None else {"__metadata__": metadata}
+    data = b""
+    for name, array in arrays.items():
+        kind = "BF16" if array.dtype.name == "bfloat16" else None
+        header[name] = {
+            "dtype": kind or f"{array.dtype.kind.upper()}{8 * array.itemsize}",
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    return tensors(header, data)
 
 
 def npz(array):

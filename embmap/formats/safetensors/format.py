@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
-from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
+from embmap.embedding_file import EmbeddingFile
+from embmap.formats.format import FLOATS, Input, Output, Request, Writer
+from embmap.formats.safetensors.file import DIALECT, SafetensorsFile
+from embmap.formats.tensors import TensorFormat
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import describe_tensors, read_data
+from embmap.io.safetensors import FORMAT, describe_tensors, read_data
+from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside_writer import with_words_beside
 
@@ -61,16 +67,19 @@ def _find_whole(output: Output) -> ByteSource | None:
     original = output.original
     if original is None or not original.source.is_whole:
         return None
-    return None if original.changed or original.rows is not None else original.source.data
+    if original.changed or original.rows is not None:
+        return None
+    return cast(SafetensorsFile, original.source.file).tensors.data
 
 
-class SafetensorsFormat(Format):
+class SafetensorsFormat(TensorFormat):
     """A header in JSON, and tensors."""
 
-    name = "safetensors"
+    name = FORMAT
     title = "safetensors"
     extensions = (".safetensors",)
-    has_tensors = True
+    dialects = (DIALECT,)
+    file_class = SafetensorsFile
     writer = SafetensorsWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
@@ -78,17 +87,17 @@ class SafetensorsFormat(Format):
         return start[8:] == b"{" and int.from_bytes(start[:8], "little") <= data.nbytes - 8
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.safetensors.reader import read_safetensors
+        source = super().read(data, request, stack)
+        file, is_whole = cast(SafetensorsFile, source.file), _is_whole(request)
+        n_others = len(file.tensors) - (file.vectors is not None or not is_whole)
+        return replace(source, parts=(_OTHER_TENSORS,) if n_others else (), is_whole=is_whole)
 
-        is_whole = request.keeps_whole(self.name) and request.limit is None
-        vectors, header = read_safetensors(data, request.tensor, optional=is_whole)
-        n_others = len(header.tensors) - (vectors is not None)
-        return Input(
-            format=self.name,
-            words=None,
-            vectors=ArrayMatrix(np.empty((0, 0), np.float32)) if vectors is None else vectors,
-            metadata=header.metadata,
-            data=data,
-            parts=(_OTHER_TENSORS,) if n_others else (),
-            is_whole=is_whole,
-        )
+    def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
+        if file.vectors is None and _is_whole(request):  # the tensors are kept without vectors
+            return ArrayMatrix(np.empty((0, 0), np.float32))
+        return super().choose_matrix(file, request)
+
+
+def _is_whole(request: Request) -> bool:
+    """Whether an input is written again with every tensor."""
+    return request.keeps_whole(FORMAT) and request.limit is None
