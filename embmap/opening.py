@@ -33,7 +33,7 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion", "embd", "cvc", "dwe", "npy", "safetensors"}, optional
+    format : {"finalfusion", "embd", "cvc", "dwe", "npy", "safetensors", "word2vec"}, optional
         Its format. By default, it is recognised by the bytes of the file.
     layout : str, optional
         The dialect of the format, for files that could be of several.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.judges.inputs import safetensors
+from tests.judges.inputs import safetensors, word2vec
 from tests.served import Served
 
 N, DIM, STEPS = 40, 6, 3
@@ -18,7 +18,7 @@ RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
 KINDS = [
     *("simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"),
-    *("npy", "columns", "safetensors"),
+    *("npy", "columns", "safetensors", "word2vec", "plain"),
 ]
 WORDLESS = (
     ".cvc",
@@ -63,6 +63,9 @@ def paths(tmp_path_factory):
     made["safetensors"] = folder / "a.safetensors"
     header = {"bias": ROWS[0], "embed_tokens.weight": ROWS, "other": ROWS[:5]}
     made["safetensors"].write_bytes(safetensors(header))
+    for name, newline in (("word2vec", b"\n"), ("plain", b"")):
+        made[name] = folder / f"{name}.bin"
+        made[name].write_bytes(word2vec(WORDS, newline, ROWS)[0])
     bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
     made["bfloat16"] = embmap.embd.write(
         folder / "b.weights",

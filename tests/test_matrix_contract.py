@@ -9,7 +9,7 @@ from embmap.conversion.rows import Converted
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.formats.text.reader import TextMatrix
-from embmap.formats.word2vec.reader import Word2VecMatrix
+from embmap.formats.word2vec.file import Word2VecMatrix
 from embmap.io.backends import open_mapped
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
@@ -73,11 +73,11 @@ def text(folder):
     return read_by_converting(path)
 
 
-def word2vec(folder):
+def word2vec(folder, newline=b"\n", backend="mmap"):
     path = folder / "a.bin"
-    rows = b"".join(b"w%d " % i + row.tobytes() + b"\n" for i, row in enumerate(ROWS))
+    rows = b"".join(b"w%d " % i + row.tobytes() + newline for i, row in enumerate(ROWS))
     path.write_bytes(b"%d %d\n" % (N, DIM) + rows)
-    return read_by_converting(path)
+    return embmap.open(path, backend=backend).vectors
 
 
 def read_by_converting(path):
@@ -156,6 +156,7 @@ CASES = {
     ),
     "text": (TextMatrix, text, ROWS, 0),
     "word2vec": (Word2VecMatrix, word2vec, ROWS, 0),
+    "word2vec, read": (Word2VecMatrix, lambda folder: word2vec(folder, b"", "read"), ROWS, 0),
     "remote": (RemoteMatrix, lambda folder: remote(ROWS), ROWS, 0),
     "remote trajectories": (
         RemoteMatrix,

@@ -42,9 +42,9 @@ def fasttext(
     return b"".join(parts), matrix
 
 
-def word2vec(words=WORDS, newline=b"\n"):
+def word2vec(words=WORDS, newline=b"\n", vectors=None):
     """A binary file of word2vec, and its vectors."""
-    vectors = RNG.standard_normal((len(words), DIM)).astype("<f4")
+    vectors = RNG.standard_normal((len(words), DIM)).astype("<f4") if vectors is None else vectors
     parts = [b"%d %d\n" % vectors.shape]
     parts += [
         word.encode() + b" " + row.tobytes() + newline
