@@ -33,8 +33,9 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion", "embd", "cvc", "dwe", "npy", "safetensors", "word2vec"}, optional
-        Its format. By default, it is recognised by the bytes of the file.
+    format : str, optional
+        Its format: "finalfusion", "embd", "cvc", "dwe", "fasttext", "npy", "safetensors" or
+        "word2vec" (binary). By default, it is recognised by the bytes of the file.
     layout : str, optional
         The dialect of the format, for files that could be of several.
     backend : {"mmap", "read", "cached"}

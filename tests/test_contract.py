@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import embmap
-from tests.judges.inputs import safetensors, word2vec
+from tests.judges.inputs import fasttext, safetensors, word2vec
 from tests.served import Served
 
 N, DIM, STEPS = 40, 6, 3
@@ -18,7 +18,7 @@ RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
 KINDS = [
     *("simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"),
-    *("npy", "columns", "safetensors", "word2vec", "plain"),
+    *("npy", "columns", "safetensors", "word2vec", "plain", "fasttext"),
 ]
 WORDLESS = (
     ".cvc",
@@ -66,6 +66,8 @@ def paths(tmp_path_factory):
     for name, newline in (("word2vec", b"\n"), ("plain", b"")):
         made[name] = folder / f"{name}.bin"
         made[name].write_bytes(word2vec(WORDS, newline, ROWS)[0])
+    made["fasttext"] = folder / "fasttext.bin"
+    made["fasttext"].write_bytes(fasttext(WORDS, matrix=np.vstack([ROWS, buckets[:7]]))[0])
     bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
     made["bfloat16"] = embmap.embd.write(
         folder / "b.weights",

@@ -29,13 +29,15 @@ def fasttext(
     rows = len(words) + (buckets if lengths[1] else 0)
     matrix = RNG.standard_normal((rows, DIM)).astype("<f4") if matrix is None else matrix
     parts = [] if version is None else [struct.pack("<ii", 793712314, version)]
-    parts.append(struct.pack("<12id", DIM, 5, 5, 1, 5, 1, 2, model, buckets, *lengths, 100, 1e-4))
+    parts.append(
+        struct.pack("<12id", matrix.shape[1], 5, 5, 1, 5, 1, 2, model, buckets, *lengths, 100, 1e-4)
+    )
     n = len(words) + len(labels)
     parts.append(struct.pack("<iiiq", n, len(words), len(labels), 100))
     parts += [] if version is None else [struct.pack("<q", pruned)]
     for kind, entries in ((0, words), (1, labels)):
         parts += [entry.encode() + b"\0" + struct.pack("<qb", 9, kind) for entry in entries]
-    output = np.zeros((n, DIM), "<f4")
+    output = np.zeros((n, dim), "<f4")
     for flag, each in ((quantized, matrix), (0, output)):
         parts += [] if version is None else [struct.pack("<?", flag)]
         parts.append(struct.pack("<qq", *each.shape) + each.tobytes())

@@ -1,11 +1,11 @@
-"""Reading fastText's own models (``.bin``): a dictionary, and a matrix of words and buckets.
+"""The layout of fastText's own models (``.bin``): arguments, a dictionary, a matrix.
 
-The labels of a supervised model are not words and are left out.
+The dictionary lists words and then labels, which are not words and are left out. The matrix has a
+row for each word and for each bucket of n-grams. Only a scan of the dictionary shows where it is.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
@@ -20,14 +20,12 @@ from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
-from embmap.words.interleaved import step_over_words
+from embmap.words.records import Records, scan
 from embmap.words.subwords import FastTextIndexer
-from embmap.words.table import WordTable
 
-__all__ = ["FastTextModel", "has_first_header", "read_fasttext"]
+__all__ = ["DIALECTS", "FastTextLayout", "check_types", "find_rows", "has_first_header", "parse"]
 
-_FIRST = 0  # for the first version, which has no number
-_VERSIONS = (11, 12)
+DIALECTS = ("12", "11", "first")
 # The arguments of the training, by their names in the metadata of finalfusion files.
 _ARGUMENTS = (
     "dims",
@@ -51,30 +49,36 @@ _FIRST_HEADER = struct.Struct("<12id3iq")
 _FIRST_LOSSES = (1, 2, 3)
 _SMALL = 1 << 16
 _SMALL_ARGUMENTS = ("window_size", "epoch", "ns", "word_ngrams", "min_n", "max_n")
-_COUNT_AND_TYPE = 9  # bytes after a word: how often it occurred, and whether it is a label
+_SUFFIX = 10  # bytes after a word: a NUL, how often it occurred, and whether it is a label
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastTextModel:
-    """A model: its words, without labels, and the arguments of its training as TOML.
+class FastTextLayout:
+    """The dictionary, and what is known of the matrix after it.
 
-    `rows` has a row for each word and `buckets` one for each bucket, float32; `indexer` gives
-    n-grams their buckets.
+    `indexer` gives n-grams their buckets; None in models without n-grams. `metadata` are the
+    arguments of the training.
     """
 
-    words: WordTable
-    rows: Matrix
-    buckets: Matrix
+    dialect: str
+    words: Records
+    n_labels: int
+    dim: int
     indexer: FastTextIndexer | None
-    metadata: str
+    metadata: dict[str, Any]
+
+    @property
+    def n_buckets(self) -> int:
+        """Number of rows that follow the rows of words."""
+        return 0 if self.indexer is None else self.indexer.n_buckets
 
 
-def read_fasttext(source: ByteSource) -> FastTextModel:
-    """Read the dictionary of a model and find its matrix."""
+def parse(source: ByteSource, dialect: str | None = None) -> FastTextLayout:
+    """Parse everything before the dictionary, and check that the rest has room."""
     reader = FieldReader(source, FORMAT)
-    version = _FIRST
-    if not has_first_header(source):
-        version = _read_version(reader)
+    found = "first" if has_first_header(source) else _read_version(reader)
+    if dialect not in (None, found):
+        raise reader.error(f"the model has version {found}, not {dialect}", "version", back=4)
     arguments = dict(
         zip(_ARGUMENTS, (_i32(reader, name) for name in _ARGUMENTS[:-1]), strict=False)
     )
@@ -85,19 +89,33 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
             f"{size} entries cannot be {n_words} words and {n_labels} labels", "size", back=12
         )
     reader.raw(8, "ntokens")
-    if version != _FIRST:
+    if found != "first":
         _refuse_pruned(reader)
-    words, offsets = step_over_words(
-        source, reader.offset, size, end=b"\0", nbytes=_COUNT_AND_TYPE, format=FORMAT
+    if arguments["dims"] < 1:
+        raise reader.error("the dimension must be at least 1", "dim", found=arguments["dims"])
+    layout = FastTextLayout(
+        dialect=found,
+        words=_entries(reader.offset, source.nbytes, n_words, "word"),
+        n_labels=n_labels,
+        dim=arguments["dims"],
+        indexer=_indexer(arguments, found, reader),
+        metadata=_describe(arguments, threshold),
     )
-    _check_types(source, offsets, n_words)
-    reader.offset = int(offsets[size])
-    dim = arguments["dims"]
-    if version != _FIRST:
+    needed = size * _SUFFIX + 16 + 4 * layout.dim * (n_words + layout.n_buckets)
+    if needed > reader.remaining:
+        find_rows(source, layout, int(scan(source, layout.words)[-1]))  # which raises, and why
+    return layout
+
+
+def find_rows(source: ByteSource, layout: FastTextLayout, nbytes: int) -> tuple[Matrix, Matrix]:
+    """Return the rows of words and of buckets, float32; the words take `nbytes` in the file."""
+    labels = _labels(layout, nbytes)
+    offset = labels.offset + (int(scan(source, labels)[-1]) if labels.n else 0)
+    reader = FieldReader(source, FORMAT, offset)
+    if layout.dialect != "first":
         _refuse_quantized(reader)
-    n_stored = _count_rows(reader, dim)
-    indexer = _indexer(arguments, version, reader)
-    n_buckets = 0 if indexer is None else indexer.n_buckets
+    n_stored = _count_rows(reader, layout.dim)
+    n_words, n_buckets = layout.words.n, layout.n_buckets
     if n_stored < n_words + n_buckets:
         raise reader.error(
             f"the matrix has {n_stored} rows, {n_words + n_buckets} are needed for the words and "
@@ -105,16 +123,41 @@ def read_fasttext(source: ByteSource) -> FastTextModel:
             "rows",
             back=16,
         )
-    rows = dense_matrix(source, reader.offset, (n_words, dim), "<f4")
-    buckets = dense_matrix(source, reader.offset + rows.nbytes, (n_buckets, dim), "<f4")
-    words = words.select(np.arange(n_words)) if n_labels else words
-    return FastTextModel(
-        words=words,
-        rows=rows,
-        buckets=buckets,
-        indexer=indexer,
-        metadata=_toml(arguments, threshold),
+    rows = dense_matrix(source, reader.offset, (n_words, layout.dim), "<f4")
+    buckets = dense_matrix(source, reader.offset + rows.nbytes, (n_buckets, layout.dim), "<f4")
+    return rows, buckets
+
+
+def check_types(source: ByteSource, layout: FastTextLayout, starts: npt.NDArray[Any]) -> None:
+    """Refuse a dictionary in which a label comes before a word; `starts` are the words'."""
+    labels = _labels(layout, int(starts[-1]))
+    parts = [starts[1:].astype(np.int64) + layout.words.offset]
+    if labels.n:
+        parts.append(scan(source, labels)[1:].astype(np.int64) + labels.offset)
+    places = np.concatenate(parts) - 1
+    types = source.gather(places, np.ones_like(places))
+    wrong = np.flatnonzero(types != (np.arange(types.size) >= layout.words.n))
+    if wrong.size:
+        raise FormatError(
+            "the entries must be all words (0) first and then all labels (1)",
+            path=source.path,
+            format=FORMAT,
+            offset=int(places[wrong[0]]),
+            field=f"type of entry {int(wrong[0])}",
+            found=int(types[wrong[0]]),
+        )
+
+
+def _entries(offset: int, limit: int, n: int, noun: str) -> Records:
+    return Records(
+        offset, limit, n, FORMAT, noun=noun, prefix=0, suffix=_SUFFIX, exact=False, end=b"\0"
     )
+
+
+def _labels(layout: FastTextLayout, nbytes: int) -> Records:
+    """Return the labels, which follow `nbytes` of words."""
+    words = layout.words
+    return _entries(words.offset + nbytes, words.limit, layout.n_labels, "label")
 
 
 def has_first_header(source: ByteSource) -> bool:
@@ -140,27 +183,26 @@ def has_first_header(source: ByteSource) -> bool:
     )
 
 
-def _read_version(reader: FieldReader) -> int:
-    """Step over the magic and the version."""
+def _read_version(reader: FieldReader) -> str:
+    """Step over the magic and the version, and return the dialect."""
     if reader.raw(4, "magic") != MAGIC:
         raise reader.error("not a fastText model", "magic", back=4)
     version = _i32(reader, "version")
-    if version not in _VERSIONS:
+    if str(version) not in DIALECTS:
         raise UnsupportedError(
-            f"only versions {_VERSIONS[0]} and {_VERSIONS[1]} of fastText models, and models "
-            "without a version, can be read",
+            "only versions 11 and 12 of fastText models, and models without a version, can be read",
             found=version,
             **reader.where("version", 4),
         )
-    return version
+    return str(version)
 
 
 def _refuse_pruned(reader: FieldReader) -> None:
     (n_pruned,) = struct.unpack("<q", reader.raw(8, "pruneidx_size"))
     if n_pruned > 0:
         raise UnsupportedError(
-            "a pruned model has lost the buckets that its words need; convert the model that it "
-            "was made of",
+            "a pruned model has lost the buckets that its words need; use the model that it was "
+            "made of",
             **reader.where("pruneidx_size", reader.offset - 8),
         )
 
@@ -168,7 +210,7 @@ def _refuse_pruned(reader: FieldReader) -> None:
 def _refuse_quantized(reader: FieldReader) -> None:
     if reader.raw(1, "quant_input") != b"\0":
         raise UnsupportedError(
-            "a quantized model (.ftz) cannot be converted; convert the .bin that it was made of",
+            "a quantized model (.ftz) cannot be read; use the .bin that it was made of",
             **reader.where("quant_input", reader.offset - 1),
         )
 
@@ -176,22 +218,6 @@ def _refuse_quantized(reader: FieldReader) -> None:
 def _i32(reader: FieldReader, field: str) -> int:
     value: int = struct.unpack("<i", reader.raw(4, field))[0]
     return value
-
-
-def _check_types(source: ByteSource, offsets: npt.NDArray[np.int64], n_words: int) -> None:
-    """Refuse a dictionary in which a label comes before a word."""
-    places = offsets[:-1] + (_COUNT_AND_TYPE - 1)
-    types = source.gather(places, np.ones_like(places))
-    wrong = np.flatnonzero(types != (np.arange(types.size) >= n_words))
-    if wrong.size:
-        raise FormatError(
-            "the entries must be all words (0) first and then all labels (1)",
-            path=source.path,
-            format=FORMAT,
-            offset=int(places[wrong[0]]),
-            field=f"type of entry {int(wrong[0])}",
-            found=int(types[wrong[0]]),
-        )
 
 
 def _count_rows(reader: FieldReader, dim: int) -> int:
@@ -211,10 +237,10 @@ def _count_rows(reader: FieldReader, dim: int) -> int:
 
 
 def _indexer(
-    arguments: dict[str, int], version: int, reader: FieldReader
+    arguments: dict[str, int], dialect: str, reader: FieldReader
 ) -> FastTextIndexer | None:
     min_n, max_n, n_buckets = (arguments[name] for name in ("min_n", "max_n", "buckets"))
-    if version < 12 and arguments["model"] == _SUPERVISED:
+    if dialect != "12" and arguments["model"] == _SUPERVISED:
         max_n = 0  # these models were trained without n-grams, whatever their arguments are
     if max_n <= 0 or n_buckets <= 0:
         return None
@@ -223,11 +249,10 @@ def _indexer(
     return FastTextIndexer(max(min_n, 1), max_n, n_buckets)
 
 
-def _toml(arguments: dict[str, int], threshold: float) -> str:
+def _describe(arguments: dict[str, int], threshold: float) -> dict[str, Any]:
     values: dict[str, Any] = dict(arguments)
     values["loss"] = _LOSSES.get(arguments["loss"], "unknown")
     values["model"] = _MODELS.get(arguments["model"], "unknown")
-    lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
     # embmap reads only finite numbers from TOML.
-    stored = repr(threshold) if math.isfinite(threshold) else json.dumps(str(threshold))
-    return "".join(lines) + f"{_ARGUMENTS[-1]} = {stored}\n"
+    values[_ARGUMENTS[-1]] = threshold if math.isfinite(threshold) else str(threshold)
+    return values
