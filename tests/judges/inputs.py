@@ -37,7 +37,7 @@ def fasttext(
     parts += [] if version is None else [struct.pack("<q", pruned)]
     for kind, entries in ((0, words), (1, labels)):
         parts += [entry.encode() + b"\0" + struct.pack("<qb", 9, kind) for entry in entries]
-    output = np.zeros((n, dim), "<f4")
+    output = np.zeros((n, matrix.shape[1]), "<f4")
     for flag, each in ((quantized, matrix), (0, output)):
         parts += [] if version is None else [struct.pack("<?", flag)]
         parts.append(struct.pack("<qq", *each.shape) + each.tobytes())

@@ -38,8 +38,9 @@ def test_words_are_means_of_their_rows_and_unknown_words_of_their_ngrams(
         assert file.subwords.n_buckets == 7
         assert file.metadata["model"] == "SkipGram"
         assert file.verify().ok
-        with pytest.raises(embmap.UnknownWordError):  # too short for an n-gram
-            made(tmp_path / "b.bin", lengths=(4, 4)) and embmap.open(tmp_path / "b.bin")["x"]
+    made(tmp_path / "a.bin", lengths=(4, 4), version=version)
+    with embmap.open(tmp_path / "a.bin", backend=backend) as file:
+        assert file.get("x") is None  # too short for an n-gram
 
 
 @pytest.mark.parametrize("lengths", [(2, 4), (1, 3), (3, 6)])
