@@ -16,6 +16,7 @@ from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.matrix import Matrix
+from embmap.vectors.streamed import Stacked
 from embmap.vectors.verification import verify_vectors
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
@@ -99,5 +100,5 @@ class FastTextFile(EmbeddingFile):
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
         report.attempt(self.check_types, what="types of entries")
         stored = report.attempt(lambda: self.stored, what="matrix")
-        for matrix in stored or ():
-            report.attempt(verify_vectors, matrix, report, progress, what="vectors")
+        if stored is not None:
+            report.attempt(verify_vectors, Stacked(*stored), report, progress, what="vectors")
