@@ -51,8 +51,9 @@ class Records:
     end : bytes
         The byte after each string, the first of its `suffix`, where a string ends only there: data
         of a fixed size follow. Otherwise empty.
-    may_lack : int
-        Number of bytes that the last of these records may lack: 1 if each ends in a newline.
+    newlines : int or None
+        How many newlines end each of these records: 0 or 1. The last record may lack it, and no
+        string starts with one. None if newlines are bytes like others.
     """
 
     offset: int
@@ -64,7 +65,7 @@ class Records:
     suffix: int = 0
     exact: bool = True
     end: bytes = b""
-    may_lack: int = 0
+    newlines: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -235,26 +236,34 @@ def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) ->
 def _scan_ended(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
     """Fill `starts` with the starts of strings that end at a certain byte, before data."""
     window, base, position = b"", 0, 0
-    end, suffix = records.end, records.suffix
+    end, suffix, newlines = records.end, records.suffix, records.newlines or 0
     for number in range(records.n):
         found = window.find(end, position - base)
         if found < 0 or found - (position - base) > _LONGEST:
-            base = position
-            nbytes = min(_WINDOW, records.nbytes - position)
-            window = file.read(records.offset + base, nbytes)
-            found = window.find(end, 0, _LONGEST + 1)
-            if found < 0 and nbytes > _LONGEST:
+            base = max(position - newlines, 0)
+            window = file.read(records.offset + base, min(_WINDOW, records.nbytes - base))
+            found = window.find(end, position - base, position - base + _LONGEST + 1)
+            if found < 0 and records.nbytes - position > _LONGEST:
                 raise FormatError(
                     f"no {records.noun} of at most {_LONGEST} bytes was found",
                     **records.where(file, records.offset + position, number),
                 )
         following = base + found + suffix
         lacking = following - records.nbytes
-        if found < 0 or lacking > (records.may_lack if number == records.n - 1 else 0):
+        if found < 0 or lacking > (newlines if number == records.n - 1 else 0):
             raise TruncatedError(
                 f"the data end within this record, one of {records.n}",
                 **records.where(file, records.offset + position, number),
             )
+        if records.newlines is not None:
+            first = position - base
+            before = number > 0 and window[first - newlines : first] != b"\n" * newlines
+            if before or window.startswith(b"\n", first):
+                raise FormatError(
+                    f"{newlines} newlines must come before this {records.noun}, as many as after "
+                    "the first record",
+                    **records.where(file, records.offset + position, number),
+                )
         starts[number] = position
         position = following
     return position

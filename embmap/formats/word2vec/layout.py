@@ -71,6 +71,6 @@ def parse(source: ByteSource, dialect: str | None = None) -> Word2VecLayout:
         suffix=1 + nbytes + n_newlines,
         exact=False,
         end=b" ",
-        may_lack=n_newlines,
+        newlines=n_newlines,
     )
     return Word2VecLayout(dialect, words, dim)

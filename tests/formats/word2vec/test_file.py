@@ -103,6 +103,20 @@ def test_a_layout_can_be_named(tmp_path):
         list(file)
 
 
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+def test_rows_of_which_only_some_end_in_a_newline_are_refused(tmp_path, newline):
+    data, _ = word2vec(newline=newline)
+    place = data.index(b"berlin ") + len(b"berlin ") + 4 * DIM
+    other = data[:place] + b"\n" + data[place:]
+    (tmp_path / "a.bin").write_bytes(other)
+    with (
+        pytest.raises(embmap.FormatError, match="newlines must come before this word") as caught,
+        embmap.open(tmp_path / "a.bin") as file,
+    ):
+        file["berlin"]
+    assert caught.value.offset == place + len(newline)
+
+
 def test_verify_reports_bytes_after_the_last_row(tmp_path):
     made(tmp_path / "a.bin")
     data = (tmp_path / "a.bin").read_bytes()
