@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.registry import get_file_formats, recognize
+from embmap.formats.registry import get_file_formats, recognize_opened
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Access, Backend
 from embmap.words.index_source import IndexChoice
@@ -33,8 +33,9 @@ def open(
     ----------
     path : path-like
         The file.
-    format : {"finalfusion", "embd", "cvc", "dwe"}, optional
-        Its format. By default, it is recognised by the bytes of the file.
+    format : str, optional
+        Its format: "finalfusion", "embd", "cvc", "dwe", "fasttext", "npy", "safetensors" or
+        "word2vec" (binary). By default, it is recognised by the bytes of the file.
     layout : str, optional
         The dialect of the format, for files that could be of several.
     backend : {"mmap", "read", "cached"}
@@ -79,7 +80,7 @@ def open(
     if isinstance(vocab, str | os.PathLike):
         vocab = Path(vocab).absolute()
     data = open_mapped(path, backend=backend, access=access)
-    chosen = formats[format] if format else recognize(data, formats.values())
+    chosen = formats[format] if format else recognize_opened(data)
     file = chosen.open(data, layout, index, vocab)
     file._reopen = partial(
         open,

@@ -9,14 +9,23 @@ import numpy as np
 import pytest
 
 import embmap
+from tests.judges.inputs import fasttext, safetensors, word2vec
 from tests.served import Served
 
 N, DIM, STEPS = 40, 6, 3
 WORDS = [f"w{i}" for i in range(N - 1)] + ["zwölf"]
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((N, DIM)).astype(np.float32)
-KINDS = ["simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"]
-WORDLESS = (".cvc", ".dwe")  # files whose words are given when they are opened
+KINDS = [
+    *("simple", "subwords", "quantized", "embd", "bfloat16", "cvc", "int8", "dwe", "stream"),
+    *("npy", "columns", "safetensors", "word2vec", "plain", "fasttext"),
+]
+WORDLESS = (
+    ".cvc",
+    ".dwe",
+    ".npy",
+    ".safetensors",
+)  # files whose words are given when they are opened
 BACKENDS = ["mmap", "read"]
 
 
@@ -48,6 +57,17 @@ def paths(tmp_path_factory):
         "dwe": embmap.dwe.write(folder / "a.dwe", history, scale=0.1, group=8),
         "stream": embmap.dwe.write(folder / "b.dwe", history, scale=0.1, group=8, layout="stream"),
     }
+    for name, rows in (("npy", ROWS), ("columns", np.asfortranarray(ROWS, ">f4"))):
+        made[name] = folder / f"{name}.npy"
+        np.save(made[name], rows)
+    made["safetensors"] = folder / "a.safetensors"
+    header = {"bias": ROWS[0], "embed_tokens.weight": ROWS, "other": ROWS[:5]}
+    made["safetensors"].write_bytes(safetensors(header))
+    for name, newline in (("word2vec", b"\n"), ("plain", b"")):
+        made[name] = folder / f"{name}.bin"
+        made[name].write_bytes(word2vec(WORDS, newline, ROWS)[0])
+    made["fasttext"] = folder / "fasttext.bin"
+    made["fasttext"].write_bytes(fasttext(WORDS, matrix=np.vstack([ROWS, buckets[:7]]))[0])
     bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
     made["bfloat16"] = embmap.embd.write(
         folder / "b.weights",

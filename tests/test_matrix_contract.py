@@ -6,16 +6,20 @@ import pytest
 import embmap
 from embmap.client.matrix import RemoteMatrix
 from embmap.conversion.rows import Converted
+from embmap.formats.composed import FastTextWords
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.formats.text.reader import TextMatrix
-from embmap.formats.word2vec.reader import Word2VecMatrix
+from embmap.formats.word2vec.file import Word2VecMatrix
 from embmap.io.backends import open_mapped
+from embmap.subwords import FastTextIndexer
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import MappedMatrix, ReadMatrix, dense_matrix
+from embmap.vectors.foreign import ForeignMatrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import ArrayMatrix, Leading, Scaled, Selected, Stacked
+from tests.judges import inputs
 
 N, DIM, STEPS = 53, 6, 3
 RNG = np.random.default_rng(8)
@@ -29,6 +33,12 @@ def stored(folder, values, backend):
     path = folder / "rows.bin"
     path.write_bytes(b"head" + values.tobytes())
     return dense_matrix(open_mapped(path, backend=backend), 4, values.shape, values.dtype)
+
+
+def saved(folder, values, backend="mmap"):
+    """The matrix over an array that numpy saved."""
+    np.save(folder / "a.npy", values)
+    return embmap.open(folder / "a.npy", backend=backend).vectors
 
 
 def chunked(folder, compression, backend="mmap"):
@@ -66,11 +76,25 @@ def text(folder):
     return read_by_converting(path)
 
 
-def word2vec(folder):
+def word2vec(folder, newline=b"\n", backend="mmap"):
     path = folder / "a.bin"
-    rows = b"".join(b"w%d " % i + row.tobytes() + b"\n" for i, row in enumerate(ROWS))
+    rows = b"".join(b"w%d " % i + row.tobytes() + newline for i, row in enumerate(ROWS))
     path.write_bytes(b"%d %d\n" % (N, DIM) + rows)
-    return read_by_converting(path)
+    return embmap.open(path, backend=backend).vectors
+
+
+def fasttext(folder, lengths=(2, 3), backend="mmap"):
+    """The matrix of a model; the words of short numbers have n-grams whose rows are zeros."""
+    path = folder / "a.bin"
+    words = [f"w{i}" for i in range(N)]
+    rows = ROWS.copy()
+    if lengths[1]:
+        counts = FastTextIndexer(*lengths, 5).buckets(words)[1]
+        counts -= 2 * (lengths[0] == 1)  # the brackets themselves do not count
+        rows *= (counts + 1)[:, np.newaxis].astype("f4")
+    matrix = np.vstack([rows, np.zeros((5, DIM), "f4")]) if lengths[1] else rows
+    path.write_bytes(inputs.fasttext(words, matrix=matrix, buckets=5, lengths=lengths)[0])
+    return embmap.open(path, backend=backend).vectors
 
 
 def read_by_converting(path):
@@ -101,6 +125,14 @@ CASES = {
         ROWS,
         0.05,
     ),
+    "columns": (ForeignMatrix, lambda folder: saved(folder, np.asfortranarray(ROWS)), ROWS, 0),
+    "columns, read": (
+        ForeignMatrix,
+        lambda folder: saved(folder, np.asfortranarray(ROWS), "read"),
+        ROWS,
+        0,
+    ),
+    "big-endian": (ForeignMatrix, lambda folder: saved(folder, ROWS.astype(">f8")), ROWS, 0),
     "product": (ProductMatrix, quantized, ROWS, 2),
     "projected product": (
         ProductMatrix,
@@ -153,6 +185,10 @@ CASES = {
     ),
     "text": (TextMatrix, text, ROWS, 0),
     "word2vec": (Word2VecMatrix, word2vec, ROWS, 0),
+    "word2vec, read": (Word2VecMatrix, lambda folder: word2vec(folder, b"", "read"), ROWS, 0),
+    "fasttext": (FastTextWords, fasttext, ROWS, 1e-6),
+    "fasttext, read": (FastTextWords, lambda folder: fasttext(folder, (1, 2), "read"), ROWS, 1e-6),
+    "fasttext without n-grams": (FastTextWords, lambda folder: fasttext(folder, (0, 0)), ROWS, 0),
     "remote": (RemoteMatrix, lambda folder: remote(ROWS), ROWS, 0),
     "remote trajectories": (
         RemoteMatrix,
@@ -184,8 +220,7 @@ def test_every_class_is_here():
             yield each
             yield from classes(each)
 
-    # FastTextWords is tested with its formats.
-    abstract = {"DenseMatrix", "Streamed", "FastTextWords", "_DecodedMatrix"}
+    abstract = {"DenseMatrix", "Streamed", "_DecodedMatrix"}
     named = {each.__name__ for each in classes(Matrix) if each.__module__.startswith("embmap.")}
     assert named - abstract == {kind.__name__ for kind, *_ in CASES.values()}
 

@@ -20,6 +20,7 @@ ORDER = [
     ["embeddings", "indexing"],
     ["embedding_file"],
     ["formats.format", "formats.composed"],
+    ["formats.tensors"],
     [
         *("formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc", "formats.word2vec"),
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),

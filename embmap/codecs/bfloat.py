@@ -12,18 +12,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BFLOAT16", "as_bfloat16", "as_float32", "bfloat16_dtype", "is_number", "name_dtype"]
+__all__ = [
+    "BFLOAT16",
+    "as_bfloat16",
+    "as_float32",
+    "bfloat16_dtype",
+    "dtype_of",
+    "is_number",
+    "name_dtype",
+]
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # bits that a writer stores
 
 
 def bfloat16_dtype() -> np.dtype[Any]:
     """Return the dtype of bfloat16 arrays: ``ml_dtypes.bfloat16``, or uint16 without ml_dtypes."""
+    return dtype_of("bfloat16")
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return a dtype by its name in numpy, or in ml_dtypes if numpy lacks it.
+
+    Without ml_dtypes, it is the unsigned integer that holds the bits.
+    """
+    if not name.startswith(("bfloat", "float8_")):
+        return np.dtype(name)
     try:
         import ml_dtypes
-    except ImportError:
-        return np.dtype(np.uint16)
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError):  # older versions lack some types
+        dtype = np.dtype(np.uint16 if name == "bfloat16" else np.uint8)
     return dtype
 
 

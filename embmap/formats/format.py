@@ -128,8 +128,6 @@ class Input:
         All rows, first of words, then of n-grams, if the file stores them quantized.
     file : EmbeddingFile or None
         The open file, from which the writer of its own format copies `parts`.
-    data : ByteSource or None
-        The bytes of an input that has no `file` and is written again.
     parts : tuple of str
         What the file holds beyond the other attributes, by its names in reports, for example "other
         tensors".
@@ -151,7 +149,6 @@ class Input:
     buckets: Matrix | None = None
     quantized: ProductMatrix | None = None
     file: EmbeddingFile | None = None
-    data: ByteSource | None = None
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
     scale: float | None = None

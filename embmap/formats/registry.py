@@ -6,7 +6,9 @@ their first lines.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar, cast
 
 from embmap.errors import FormatError, UnsupportedError
@@ -21,10 +23,16 @@ from embmap.formats.npy.format import NpyFormat, NpzFormat
 from embmap.formats.safetensors.format import SafetensorsFormat
 from embmap.formats.text.format import FloretFormat, GloveFormat, Word2VecTextFormat
 from embmap.formats.word2vec.format import Word2VecFormat
-from embmap.io.compressed import detect_compression
+from embmap.io.compressed import ZIP, detect_compression
 from embmap.io.mapping import ByteSource
 
-__all__ = ["FORMATS", "get_file_formats", "get_written_formats", "recognize"]
+__all__ = [
+    "FORMATS",
+    "get_file_formats",
+    "get_written_formats",
+    "recognize",
+    "recognize_opened",
+]
 
 FORMATS: dict[str, Format] = {
     format.name: format
@@ -67,15 +75,28 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
     for format in formats:
         if format.recognizes(data):
             return format
-    kind = detect_compression(data)
-    if kind is not None:
-        raise UnsupportedError(
-            f"the file is compressed with {kind}; convert or unpack it", path=data.path
-        )
     raise FormatError(
         f"not a file of a known format ({', '.join(format.name for format in formats)})",
         path=data.path,
         offset=0,
         field="magic",
         found=data.read(0, min(8, data.nbytes)),
+    )
+
+
+def recognize_opened(data: ByteSource) -> FileFormat:
+    """Return the format of a file that is opened; an error suggests a conversion for others."""
+    kind = compression = detect_compression(data)
+    if kind in (None, ZIP):  # npz files are zip archives
+        format = recognize(data, FORMATS.values())
+        if format.is_opened:
+            return cast(FileFormat, format)
+        kind = format.title
+    path = cast(Path, data.path)
+    shown = Path(path.name) if path.parent == Path.cwd() else path
+    stem = shown if compression is None else shown.with_suffix("")
+    command = ["embmap", "convert", str(shown), str(stem.with_suffix(".fifu"))]
+    raise UnsupportedError(
+        f"{kind} files cannot be opened in place; convert the file: {shlex.join(command)}",
+        path=path,
     )

@@ -22,12 +22,12 @@ __all__ = ["FORMAT", "Header", "Tensor", "describe_tensors", "read_data", "read_
 FORMAT = "safetensors"
 _READ = 1 << 22
 _LONGEST_HEADER = 100_000_000  # bytes, the bound of the safetensors library
-# Bits of a number, and the dtype of numpy that reads it; None for kinds that numpy lacks.
-_KINDS: dict[str, tuple[int, str | None]] = {
+# Bits of a number, and its dtype as numpy spells it, or ml_dtypes for kinds that numpy lacks.
+_KINDS: dict[str, tuple[int, str]] = {
     "F64": (64, "<f8"),
     "F32": (32, "<f4"),
     "F16": (16, "<f2"),
-    "BF16": (16, None),
+    "BF16": (16, "bfloat16"),
     "I64": (64, "<i8"),
     "I32": (32, "<i4"),
     "I16": (16, "<i2"),
@@ -36,14 +36,14 @@ _KINDS: dict[str, tuple[int, str | None]] = {
     "U32": (32, "<u4"),
     "U16": (16, "<u2"),
     "U8": (8, "u1"),
-    "BOOL": (8, None),
-    "C64": (64, None),
-    "F8_E4M3": (8, None),
-    "F8_E5M2": (8, None),
-    "F8_E8M0": (8, None),
-    "F6_E2M3": (6, None),
-    "F6_E3M2": (6, None),
-    "F4": (4, None),
+    "BOOL": (8, "?"),
+    "C64": (64, "<c8"),
+    "F8_E4M3": (8, "float8_e4m3fn"),
+    "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E8M0": (8, "float8_e8m0fnu"),
+    "F6_E2M3": (6, "float6_e2m3fn"),
+    "F6_E3M2": (6, "float6_e3m2fn"),
+    "F4": (4, "float4_e2m1fn"),
 }
 
 
@@ -56,8 +56,8 @@ class Tensor:
     offset: int
 
     @property
-    def dtype(self) -> str | None:
-        """The dtype in numpy; None for kinds that numpy lacks."""
+    def dtype(self) -> str:
+        """The dtype as numpy spells it, or ml_dtypes for kinds that numpy lacks."""
         return _KINDS[self.kind][1]
 
 

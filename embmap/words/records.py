@@ -23,6 +23,7 @@ __all__ = ["Records", "scan"]
 _WINDOW = 1 << 20
 _SMALL_WINDOW = 1 << 12
 _STEPS = 64
+_LONGEST = 1 << 16  # bytes of a string; a search for its end that goes further is among numbers
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Records:
         Number of bytes after each string that belong to its record.
     exact : bool
         Whether the last record must end at `limit`.
+    end : bytes
+        The byte after each string, the first of its `suffix`, where a string ends only there: data
+        of a fixed size follow. Otherwise empty.
+    newlines : int or None
+        How many newlines end each of these records: 0 or 1. The last record may lack it, and no
+        string starts with one. None if newlines are bytes like others.
     """
 
     offset: int
@@ -57,6 +64,8 @@ class Records:
     prefix: int = 4
     suffix: int = 0
     exact: bool = True
+    end: bytes = b""
+    newlines: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -87,7 +96,9 @@ def scan(file: ByteSource, records: Records) -> npt.NDArray[Any]:
     file.check_range(records.offset, records.nbytes)
     dtype = np.uint32 if records.nbytes < 2**32 else np.uint64
     starts = np.empty(records.n + 1, dtype)
-    if records.prefix:
+    if records.end:
+        end = _scan_ended(file, records, starts)
+    elif records.prefix:
         end = _scan_prefixed(file, records, starts)
     else:
         end = _scan_lines(file, records, starts)
@@ -220,3 +231,39 @@ def _scan_lines(file: ByteSource, records: Records, starts: npt.NDArray[Any]) ->
             **records.where(file, records.offset, min(n_lines, records.n)),
         )
     return records.nbytes + (records.suffix if unfinished else 0)
+
+
+def _scan_ended(file: ByteSource, records: Records, starts: npt.NDArray[Any]) -> int:
+    """Fill `starts` with the starts of strings that end at a certain byte, before data."""
+    window, base, position = b"", 0, 0
+    end, suffix, newlines = records.end, records.suffix, records.newlines or 0
+    for number in range(records.n):
+        found = window.find(end, position - base)
+        if found < 0 or found - (position - base) > _LONGEST:
+            base = max(position - newlines, 0)
+            window = file.read(records.offset + base, min(_WINDOW, records.nbytes - base))
+            found = window.find(end, position - base, position - base + _LONGEST + 1)
+            if found < 0 and records.nbytes - position > _LONGEST:
+                raise FormatError(
+                    f"no {records.noun} of at most {_LONGEST} bytes was found",
+                    **records.where(file, records.offset + position, number),
+                )
+        following = base + found + suffix
+        lacking = following - records.nbytes
+        if found < 0 or lacking > (newlines if number == records.n - 1 else 0):
+            raise TruncatedError(
+                f"the data end within this record, one of {records.n}",
+                **records.where(file, records.offset + position, number),
+            )
+        if records.newlines is not None:
+            first = position - base
+            before = number > 0 and window[first - newlines : first] != b"\n" * newlines
+            if before or window.startswith(b"\n", first):
+                raise FormatError(
+                    f"{newlines} newlines must come before this {records.noun}, as many as after "
+                    "the first record",
+                    **records.where(file, records.offset + position, number),
+                )
+        starts[number] = position
+        position = following
+    return position

@@ -51,7 +51,8 @@ class RowFinder:
         self._records = records
         self._number = number  # of the table in the index file
         self._asked_source = False
-        self._scans_left = SCANS if records.n > BUILD_AT_ONCE else 0
+        # Data between words would make scans as long as the file.
+        self._scans_left = SCANS if records.n > BUILD_AT_ONCE and not records.end else 0
         self._index: WordIndex | None = None
         self._starts: npt.NDArray[Any] | None = None
         self._lock = source.lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import io
@@ -21,9 +22,13 @@ from tests.campaign.documents import hostile_json, hostile_text
 from tests.campaign.mutation import Anatomy, mutated
 from tests.campaign.part import Part, Skipped
 from tests.judges import inputs
+from tests.judges.damage import loaded
+from tests.judges.everything import ask_file
+from tests.reference.other_tools import decode_fasttext, decode_word2vec
 
 WORDS = ["berlin", "zürich", "東京", "a"]
 VECTORS = np.random.default_rng(5).standard_normal((4, 3)).astype("<f4")
+DECODERS = {"word2vec": decode_word2vec, "fasttext": decode_fasttext}
 OUTPUTS = (".fifu", ".fifu", ".fifu", ".weights", ".cvc", ".vec", ".npy")
 
 
@@ -173,6 +178,49 @@ class MutatedInputs(Converted):
             return self.bounds.hold(
                 rng, len(data), lambda: self.convert(data, name, target, **options)
             )
+
+
+class OpenedInputs(MutatedInputs):
+    name = "mutated files of other tools, opened in place"
+    promise = "Every question is answered, or refused with an error of embmap's, in bounded memory."
+    kinds = ("word2vec", "fasttext", "fasttext-first", "npy", "safetensors")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = folder / "opened"
+        self.anatomies = {name: self.anatomies[name] for name in self.kinds}
+        self.bounds = Bounds(
+            sum(len(valid.data) for valid in self.anatomies.values()),
+            lambda: [self.ask(valid.data, name, "mmap") for name, valid in self.anatomies.items()],
+        )
+
+    def ask(self, data: bytes, name: str, backend: str) -> str:
+        """Open a file, compare it with the reference decoder, and ask it for everything."""
+        self.path.write_bytes(data)
+        options: dict[str, Any] = {"backend": backend, "format": format_of(name)}
+        decode = DECODERS.get(format_of(name))
+        if decode is not None:
+            loaded(lambda: self.compare(decode(data), **options))
+        with np.errstate(all="ignore"):
+            found = ask_file(self.path, WORDS, **options)
+        return "answered" if found else "refused"
+
+    def compare(self, expected: Any, **options: Any) -> None:
+        """Compare words and stored rows, as far as embmap reads them."""
+        with contextlib.suppress(embmap.EmbmapError), embmap.open(self.path, **options) as f:
+            words = [word for _, word in f.vocab.encoded()]
+            stored = f.stored if hasattr(f, "stored") else (f.vectors,)
+            rows = np.concatenate([np.asarray(each) for each in stored])
+            assert expected is not None, "the reference decoder reads no such file"
+            assert words == expected[0]
+            assert rows.tobytes() == expected[1][: len(rows)].tobytes()
+
+    def trial(self, rng: random.Random) -> str:
+        name, backend = rng.choice(self.kinds), rng.choice(("mmap", "read", "cached"))
+        data = self.damaged(rng, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return self.bounds.hold(rng, len(data), lambda: self.ask(data, name, backend))
 
 
 class HostilePickles(Converted):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import embmap
-from embmap.formats.fasttext.reader import has_first_header
+from embmap.formats.fasttext.layout import has_first_header
 from embmap.io.backends import open_mapped
 from embmap.subwords import FastTextIndexer
 from tests.conversion.sources import INPUTS, make

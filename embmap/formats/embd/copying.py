@@ -64,7 +64,8 @@ def plan_copy(output: Output) -> Copy:
     """Return what is kept of the original of an output; reads no tensor."""
     original = cast(Original, output.original)
     file = cast(EmbdFile, original.source.file)
-    layout = file.tensors.offsets
+    stored = cast(Tensors, file.tensors)
+    layout = stored.offsets
     n_tokens = None if layout.vocabulary is None else layout.vocabulary.n
     rows = original.rows
     if rows is not None and len(rows) == n_tokens:
@@ -72,7 +73,7 @@ def plan_copy(output: Output) -> Copy:
     is_flat = (output.dialect or layout.dialect) == "flat"
     tensors: Mapping[str, Any] = {output.tensor: output.vectors}
     if original.source.is_whole:
-        tensors = _choose_tensors(output, file.tensors, rows, is_flat)
+        tensors = _choose_tensors(output, stored, rows, is_flat)
     special = None if is_flat else _renumber(file.special_tokens, rows)
     n_lost = len(layout.tensors) - len(tensors)
     kept = {_TENSORS: not n_lost, _SPECIAL: special is not None}

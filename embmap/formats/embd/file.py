@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from embmap.codecs.bfloat import as_float32, bfloat16_dtype
-from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.embd.layout import (
     FOOTER,
@@ -24,12 +20,10 @@ from embmap.formats.embd.layout import (
     parse,
 )
 from embmap.formats.embd.model import compare_metadata
+from embmap.formats.tensors import NamedTensors, TensorFile, choose_by_name, tensor_matrix
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
-from embmap.vectors.bfloat import BFloat16Matrix
-from embmap.vectors.dense import dense_matrix
-from embmap.vectors.matrix import Matrix
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.records import scan
@@ -38,53 +32,17 @@ __all__ = ["EmbdFile", "Tensors", "find_word_embedding"]
 
 _READ = 1 << 22
 _ALIGN = 64
-# The names of the word embedding in published models, the most common name first.
-_WORD_EMBEDDINGS = (
-    "embeddings.word_embeddings.weight",
-    "word_embeddings.weight",
-    "embed_tokens.weight",
-    "wte.weight",
-    "token_embedding.weight",
-    "shared.weight",
-)
 
 
-class Tensors(Mapping[str, npt.NDArray[Any]]):
-    """The tensors of a file by name: read-only arrays, which are views if the file is mapped."""
+class Tensors(NamedTensors):
+    """The tensors of an EMBD file by name, and the layout of the file."""
 
     def __init__(self, file: ByteSource, layout: EmbdLayout) -> None:
-        self.data = file
+        super().__init__(file, FORMAT, layout.tensors)
         self.offsets = layout
-        self._tensors = {tensor.name: tensor for tensor in layout.tensors}
-
-    def layout(self, name: str) -> TensorLayout:
-        """Return the dtype, shape and place of a tensor without reading it."""
-        return self._tensors[name]
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return a tensor; bfloat16 needs ml_dtypes, without which it is returned as uint16."""
-        tensor = self._tensors[name]
-        dtype = bfloat16_dtype() if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype)
-        return self.data.array(tensor.offset, dtype, tensor.shape)
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a tensor of that name."""
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        """Return the names in the order of the file."""
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        """Return the number of tensors."""
-        return len(self._tensors)
-
-    def __repr__(self) -> str:
-        """List the names of the tensors; reads nothing."""
-        return f"<Tensors of {self.data.path}: {', '.join(self)}, not read>"
 
 
-class EmbdFile(EmbeddingFile):
+class EmbdFile(TensorFile):
     """An EMBD file: tensors by name, a WordPiece vocabulary and metadata.
 
     The words of the file are its tokens. The vector of a token is its row in the tensor of the word
@@ -113,7 +71,6 @@ class EmbdFile(EmbeddingFile):
     """
 
     format: ClassVar[str] = FORMAT
-    _parts = ("_tensors",)
 
     def __init__(
         self,
@@ -125,44 +82,11 @@ class EmbdFile(EmbeddingFile):
         layout = self._offsets = parse(file, dialect)
         records = layout.vocabulary
         chosen = find_word_embedding(layout)
-        matrix = None if chosen is None else _matrix(file, chosen)
+        matrix = None if chosen is None else tensor_matrix(file, chosen)
         n_rows = 0 if matrix is None else len(matrix)
         words = words_of(file, records, vocab, n_rows, FORMAT, index)
         super().__init__(file, layout.dialect, words, matrix)
         self._tensors = Tensors(file, layout)
-
-    @property
-    def tensors(self) -> Tensors:
-        """The tensors by name: read-only arrays, which are views if the file is mapped."""
-        self._check_open()
-        return self._tensors
-
-    def tensor(self, name: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-        """Return a tensor, with its values converted to a dtype if one is given.
-
-        Parameters
-        ----------
-        name : str
-            The name of the tensor.
-        dtype : dtype-like, optional
-            The dtype of the result; by default the stored dtype.
-
-        Returns
-        -------
-        numpy.ndarray
-            The tensor, in its shape; a view if the file is mapped and no value is converted.
-
-        Raises
-        ------
-        KeyError
-            If there is no tensor of that name.
-        """
-        array = self.tensors[name]
-        if dtype is None:
-            return array
-        if self._tensors.layout(name).dtype == "bfloat16":
-            array = as_float32(array)
-        return array.astype(dtype, copy=False)
 
     @property
     def special_tokens(self) -> dict[str, int]:
@@ -189,18 +113,7 @@ class EmbdFile(EmbeddingFile):
         info["special_tokens"] = self.special_tokens
         info["checksums"] = self._offsets.has_checksums
         info["aligned"] = bool(self._offsets.flags & TENSORS_ALIGNED)
-        info["chunks"] = [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype.replace("<", ""),
-                "shape": list(tensor.shape),
-                "offset": tensor.offset,
-                # The largest power of two that divides the offset, up to a page.
-                "alignment": min(tensor.offset & -tensor.offset, 4096),
-                "nbytes": tensor.nbytes,
-            }
-            for tensor in self._offsets.tensors
-        ]
+        info["chunks"] = self._list_tensors()
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
@@ -293,17 +206,9 @@ def find_word_embedding(layout: EmbdLayout) -> TensorLayout | None:
     matrices = [tensor for tensor in layout.tensors if len(tensor.shape) == 2]
     if n_words is not None:
         matrices = [tensor for tensor in matrices if tensor.shape[0] >= n_words]
-    for ending in _WORD_EMBEDDINGS:
-        for tensor in matrices:
-            if tensor.name == ending or tensor.name.endswith(f".{ending}"):
-                return tensor
+    named = choose_by_name(matrices)
+    if named is not None:
+        return cast(TensorLayout, named)
     # Without a known name, only a unique matrix with as many rows as tokens is certain.
     fitting = [tensor for tensor in matrices if n_words and tensor.shape[0] == n_words]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _matrix(file: ByteSource, tensor: TensorLayout) -> Matrix:
-    shape = cast("tuple[int, int]", tensor.shape)
-    if tensor.dtype == "bfloat16":
-        return BFloat16Matrix(dense_matrix(file, tensor.offset, shape, "<u2"))
-    return dense_matrix(file, tensor.offset, shape, tensor.dtype)

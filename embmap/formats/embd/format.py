@@ -15,10 +15,10 @@ from embmap.formats.embd.copying import list_parts, plan_copy
 from embmap.formats.embd.file import EmbdFile
 from embmap.formats.embd.layout import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
 from embmap.formats.embd.writer import write, write_copy
-from embmap.formats.format import FileFormat, Input, Original, Output, Request, Writer
+from embmap.formats.format import Input, Original, Output, Request, Writer
+from embmap.formats.tensors import TensorFormat
 from embmap.io.atomic_write import Part
 from embmap.io.mapping import ByteSource
-from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside_writer import with_words_beside
@@ -86,7 +86,7 @@ def _complete(output: Output) -> dict[str, str] | None:
     }
 
 
-class EmbdFormat(FileFormat):
+class EmbdFormat(TensorFormat):
     """Named tensors of a model, its tokens, metadata."""
 
     name = FORMAT
@@ -94,7 +94,6 @@ class EmbdFormat(FileFormat):
     extensions = (".weights", ".embd")
     dialects = DIALECTS
     magic = MAGIC
-    has_tensors = True
     file_class = EmbdFile
     writer = EmbdWriter()
 
@@ -106,17 +105,7 @@ class EmbdFormat(FileFormat):
         return replace(source, parts=parts, is_whole=is_whole)
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
-        name = request.tensor
         if file.vectors is None and request.keeps_whole(self.name):
             # The tensors are kept, and none of them is the vectors of the tokens.
             return ArrayMatrix(np.empty((len(file.vocab or ()), 0), np.float32))
-        if name is None:
-            return super().choose_matrix(file, request)
-        tensors = cast(EmbdFile, file).tensors
-        if name not in tensors:
-            raise ValueError(f"{file.path} has no tensor {name!r}, but {', '.join(tensors)}")
-        array = tensors[name]
-        if array.ndim != 2:
-            raise ValueError(f"{file.path}: tensor {name!r} has {array.ndim} dimensions, not 2")
-        matrix = ArrayMatrix(array)
-        return BFloat16Matrix(matrix) if tensors.layout(name).dtype == "bfloat16" else matrix
+        return super().choose_matrix(file, request)

@@ -15,6 +15,7 @@ import zlib
 from dataclasses import dataclass, field
 
 from embmap.errors import ChecksumError, FormatError, TruncatedError, UnsupportedError
+from embmap.formats.tensors import StoredTensor
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.words.records import Records, scan
@@ -48,7 +49,6 @@ DTYPES = {
     7: "<u2",
     8: "<u1",
 }
-ITEMSIZES = {"bfloat16": 2} | {name: int(name[2:]) for name in DTYPES.values() if name[0] == "<"}
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
 REQUIRED_METADATA = (
     "model_name",
@@ -68,22 +68,10 @@ FOOTER = struct.Struct("<II4sI")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorLayout:
-    """A tensor: its dtype as numpy spells it, or "bfloat16", and its place in the file.
+class TensorLayout(StoredTensor):
+    """A tensor; `name_hash` is the stored FNV-1a hash of its name, None in flat files."""
 
-    `name_hash` is the stored FNV-1a hash of its name; None in flat files.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
     name_hash: int | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the data in bytes."""
-        return math.prod(self.shape) * ITEMSIZES[self.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +329,7 @@ def _tensors(
 
 
 def _check_size(file: ByteSource, tensor: TensorLayout) -> None:
-    if math.prod(max(size, 1) for size in tensor.shape) * ITEMSIZES[tensor.dtype] >= 2**63:
+    if math.prod(max(size, 1) for size in tensor.shape) * tensor.bits >= 2**66:
         message = f"tensor {tensor.name!r} has impossible dimensions"
         raise FormatError(message, path=file.path, format=FORMAT, found=tensor.shape)
 

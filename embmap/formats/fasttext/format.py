@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import cast
 
-from embmap.formats.composed import FastTextWords
 from embmap.formats.fasttext import FORMAT, MAGIC
+from embmap.formats.fasttext.file import FastTextFile
+from embmap.formats.fasttext.layout import DIALECTS, has_first_header
 from embmap.formats.fasttext.writer import FastTextWriter
-from embmap.formats.format import Format, Input, Request
+from embmap.formats.format import FileFormat, Input, Request
 from embmap.io.mapping import ByteSource
 
 __all__ = ["FastTextFormat"]
 
 
-class FastTextFormat(Format):
+class FastTextFormat(FileFormat):
     """A dictionary, and a matrix with rows for its words and for buckets of n-grams."""
 
     name = FORMAT
     title = "fastText"
     magic = MAGIC
+    dialects = DIALECTS
+    file_class = FastTextFile
     writer = FastTextWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
-        from embmap.formats.fasttext.reader import has_first_header
-
         return super().recognizes(data) or has_first_header(data)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.fasttext.reader import read_fasttext
-
-        model = read_fasttext(data)
-        indexer, vectors = model.indexer, model.rows
-        if indexer is not None:
-            vectors = FastTextWords(model.words, vectors, model.buckets, indexer)
-        return Input(
-            format=self.name,
-            words=model.words,
-            vectors=vectors,
-            metadata=model.metadata,
-            subwords=indexer,
-            buckets=None if indexer is None else model.buckets,
+        source = super().read(data, request, stack)
+        file = cast(FastTextFile, source.file)
+        file.check_types()
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in file.metadata.items())
+        return replace(
+            source,
+            metadata="".join(lines),
+            subwords=file.subwords,
+            buckets=None if file.subwords is None else file.stored[1],
         )

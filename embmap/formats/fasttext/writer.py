@@ -53,7 +53,7 @@ class FastTextWriter(Writer):
             raise ValueError(f"a fastText model must have fewer than {2**31} words, not {n}")
         if indexer is not None and words is not None:
             buckets = cast(Matrix, output.buckets)
-            rows = Stacked(FastTextRows(words, rows, buckets, indexer), buckets)
+            rows = Stacked(FastTextRows.of(words, rows, buckets, indexer), buckets)
         with replacing(output.path) as out:
             out.write(MAGIC + struct.pack("<i12id", _VERSION, *_arguments(output, indexer)))
             out.write(struct.pack("<3i2q", n, n, 0, n * (n + 1) // 2, -1))

@@ -22,6 +22,7 @@ from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.segments import normalize, segment_sums
+from embmap.vectors.verification import verify_vectors
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.subwords import (
@@ -356,7 +357,7 @@ class FinalfusionFile(EmbeddingFile):
         norms = self.norms
         if norms is not None and not np.isfinite(norms).all():
             report.warning("a norm is not finite", cast(Norms, layout.norms).offset)
-        report.attempt(self._verify_vectors, report, progress, what="vectors")
+        report.attempt(verify_vectors, self._matrix, report, progress, what="vectors")
 
     def _verify_ngrams(self, report: Report) -> None:
         """Check that the stored n-grams use every subword row and no other."""
@@ -368,19 +369,6 @@ class FinalfusionFile(EmbeddingFile):
         n_used = np.unique(stored).size
         if self._matrix is not None and n_used != indexer.n_buckets:
             report.error(f"the n-grams use {n_used} rows, the storage has {indexer.n_buckets}")
-
-    def _verify_vectors(self, report: Report, progress: Progress | None) -> None:
-        """Decode every row and look for values that are not finite."""
-        if self._matrix is None:
-            return
-        n = len(self._matrix)
-        for start, block in self._matrix.blocks():
-            if block.dtype.kind == "f" and not np.isfinite(block).all():
-                wrong = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-                report.warning(f"row {wrong} has a value that is not finite")
-                return
-            if progress is not None:
-                progress("checking vectors", start + len(block), n)
 
 
 def _matrix(file: ByteSource, storage: Dense | Product) -> Matrix:

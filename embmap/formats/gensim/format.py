@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from embmap.formats.composed import FastTextWords
 from embmap.formats.format import Format, Input, Request
 from embmap.formats.gensim import FORMAT
@@ -46,7 +48,14 @@ class GensimFormat(Format):
         table = WordTable.of(vocabulary_of(encodable, len(encodable), self.name))
         vectors = saved.rows
         if saved.composes and saved.indexer is not None and saved.buckets is not None:
-            vectors = FastTextWords(table, vectors, saved.buckets, saved.indexer)
+            rows = saved.rows, saved.buckets
+            vectors = FastTextWords(
+                (len(table), vectors.shape[1]),
+                np.result_type(*(each.dtype for each in rows), np.float32),
+                decode=table.decoded,
+                find_rows=lambda: rows,
+                indexer=saved.indexer,
+            )
         return Input(
             format=self.name,
             words=table,

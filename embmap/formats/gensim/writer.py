@@ -53,7 +53,7 @@ class GensimWriter(Writer):
                 "buckets_word": None,
                 "compatible_hash": True,
                 "vectors": None,  # gensim composes them
-                "vectors_vocab": FastTextRows(words, output.vectors, buckets, indexer),
+                "vectors_vocab": FastTextRows.of(words, output.vectors, buckets, indexer),
                 "vectors_ngrams": buckets,
             }
         else:

@@ -10,9 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError
-from embmap.formats.format import FLOATS, OTHER_STEPS, Format, Input, Output, Request, Writer
+from embmap.formats.format import (
+    FLOATS,
+    OTHER_STEPS,
+    FileFormat,
+    Format,
+    Input,
+    Output,
+    Request,
+    Writer,
+)
+from embmap.formats.npy.file import NpyFile
 from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
+from embmap.io.npy import FORMAT, map_npy
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.rounding import check_scale
 from embmap.vectors.streamed import ArrayMatrix, Scaled
@@ -61,22 +72,25 @@ class NpzWriter(Writer):
             write_npz(out, output)
 
 
-class NpyFormat(Format):
+class NpyFormat(FileFormat):
     """One array."""
 
-    name = "npy"
+    name = FORMAT
     title = "npy"
     extensions = (".npy",)
+    dialects = ("1.0", "2.0", "3.0")
     magic = b"\x93NUMPY"
     has_timesteps = True
     is_scaled = True
+    file_class = NpyFile
     writer = NpyWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.io.npy import map_npy
-
         path = cast(Path, data.path)
-        return _make_input(self.name, path, map_npy(path, (2, 3)), request)
+        array = map_npy(path, (2, 3))
+        if array.ndim == 2 and request.timestep is None and request.scale is None:
+            return super().read(data, request, stack)
+        return _make_input(self.name, path, array, request)
 
 
 class NpzFormat(Format):

@@ -70,7 +70,7 @@ def _count_dimensions(archive: zipfile.ZipFile, member: str) -> int | None:
     """Return the number of dimensions of an array of numbers; None for other members."""
     with archive.open(member) as stream:
         try:
-            return len(parse_header(stream, (2, 3))[1])
+            return len(parse_header(stream, (2, 3)).shape)
         except ValueError:
             return None
 
@@ -79,7 +79,7 @@ def _read_scale(archive: zipfile.ZipFile) -> np.float32:
     """Return the scale in an archive; FormatError if it is not a factor."""
     with archive.open(f"{SCALE}.npy") as stream:
         try:
-            dtype, _, _ = parse_header(stream, (0,))
+            dtype = parse_header(stream, (0,)).dtype
         except ValueError as error:
             raise FormatError(str(error).replace("vectors", SCALE)) from None
         data = stream.read(dtype.itemsize)

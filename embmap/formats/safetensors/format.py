@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from embmap.codecs.bfloat import BFLOAT16
-from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
+from embmap.embedding_file import EmbeddingFile
+from embmap.formats.format import FLOATS, Input, Output, Request, Writer
+from embmap.formats.safetensors.file import DIALECT, SafetensorsFile
+from embmap.formats.tensors import NamedTensors, TensorFormat
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import describe_tensors, read_data
+from embmap.io.safetensors import FORMAT, describe_tensors, read_data
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside import find_words
 from embmap.words.beside_writer import with_words_beside
-from embmap.words.given import Words, read_words
+from embmap.words.given import read_words
 
 __all__ = ["SafetensorsFormat"]
 
@@ -43,11 +46,14 @@ class SafetensorsWriter(Writer):
     def write(self, output: Output) -> None:
         data = _find_whole(output)
         source = None if output.original is None else output.original.source
-        if data is None and isinstance(source, SafetensorsInput) and source.choices:
-            names = ", ".join(source.choices)
-            raise ValueError(
-                f"rows can be chosen, scaled or cast in one tensor; choose it with tensor: {names}"
-            )
+        if data is None and source is not None and source.is_whole:
+            file = cast(SafetensorsFile, source.file)
+            if file.vectors is None:
+                names = ", ".join(_list_matrices(file.tensors))
+                raise ValueError(
+                    "rows can be chosen, scaled or cast in one tensor; "
+                    f"choose it with tensor: {names}"
+                )
         if data is not None:
             entries = describe_tensors(data)
         else:
@@ -74,23 +80,19 @@ def _find_whole(output: Output) -> ByteSource | None:
     original = output.original
     if original is None or not original.source.is_whole:
         return None
-    return None if original.changed or original.rows is not None else original.source.data
+    if original.changed or original.rows is not None:
+        return None
+    return cast(SafetensorsFile, original.source.file).tensors.data
 
 
-@dataclass(frozen=True, kw_only=True)
-class SafetensorsInput(Input):
-    """An input, and its matrices if `vectors` only has the shape of one of them."""
-
-    choices: tuple[str, ...] = ()
-
-
-class SafetensorsFormat(Format):
+class SafetensorsFormat(TensorFormat):
     """A header in JSON, and tensors."""
 
-    name = "safetensors"
+    name = FORMAT
     title = "safetensors"
     extensions = (".safetensors",)
-    has_tensors = True
+    dialects = (DIALECT,)
+    file_class = SafetensorsFile
     writer = SafetensorsWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
@@ -98,42 +100,35 @@ class SafetensorsFormat(Format):
         return start[8:] == b"{" and int.from_bytes(start[:8], "little") <= data.nbytes - 8
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.safetensors.reader import read_safetensors
+        source = super().read(data, request, stack)
+        file, is_whole = cast(SafetensorsFile, source.file), _is_whole(request)
+        n_others = len(file.tensors) - (file.vectors is not None or not is_whole)
+        return replace(source, parts=(_OTHER_TENSORS,) if n_others else (), is_whole=is_whole)
 
-        is_whole = request.keeps_whole(self.name) and request.limit is None
-        vectors, header = read_safetensors(data, request.tensor, optional=is_whole)
-        n_others = len(header.tensors) - (vectors is not None)
-        choices: tuple[str, ...] = ()
-        if vectors is None:
-            shapes = {name: each.shape for name, each in header.tensors.items()}
-            shapes = {name: shape for name, shape in shapes.items() if len(shape) == 2}
-            choices = tuple(shapes)
-            vectors = _stand_in(list(shapes.values()), _count_words(data, request.vocab))
-        return SafetensorsInput(
-            format=self.name,
-            words=None,
-            vectors=vectors,
-            metadata=header.metadata,
-            data=data,
-            parts=(_OTHER_TENSORS,) if n_others else (),
-            is_whole=is_whole,
-            choices=choices,
-        )
+    def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
+        if file.vectors is None and _is_whole(request):  # the tensors are kept without vectors
+            return _stand_in(cast(SafetensorsFile, file).tensors, request)
+        return super().choose_matrix(file, request)
 
 
-def _stand_in(shapes: Sequence[Sequence[int]], n_words: int | None) -> Matrix:
-    """Return a matrix of zeros in the first of some shapes, if possible with a row for each word.
+def _is_whole(request: Request) -> bool:
+    """Whether an input is written again with every tensor."""
+    return request.keeps_whole(FORMAT) and request.limit is None
+
+
+def _stand_in(tensors: NamedTensors, request: Request) -> Matrix:
+    """Return a matrix of zeros in the shape of a tensor, if possible with a row for each word.
 
     A file that is copied as a whole needs only the shape. Zeros take no memory.
     """
-    fitting = [shape for shape in shapes if shape[0] == n_words]
+    words = find_words(tensors.data) if request.vocab is None else request.vocab
+    if isinstance(words, str | os.PathLike):
+        words = read_words(words)
+    shapes = [tensors.layout(name).shape for name in _list_matrices(tensors)]
+    fitting = [shape for shape in shapes if words is not None and shape[0] == len(words)]
     shape = next(iter((*fitting, *shapes)), (0, 0))
-    return ArrayMatrix(np.broadcast_to(np.zeros((), np.float32), tuple(shape)))
+    return ArrayMatrix(np.broadcast_to(np.zeros((), np.float32), shape))
 
 
-def _count_words(data: ByteSource, vocab: Words | None) -> int | None:
-    """Return the number of words given for a file or beside it; None without words."""
-    words = find_words(data) if vocab is None else vocab
-    if words is None:
-        return None
-    return len(read_words(words) if isinstance(words, str | os.PathLike) else words)
+def _list_matrices(tensors: NamedTensors) -> list[str]:
+    return [name for name in tensors if len(tensors.layout(name).shape) == 2]

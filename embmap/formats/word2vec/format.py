@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import cast
 
-from embmap.formats.format import Format, Input, Output, Request, Writer
+from embmap.formats.format import FileFormat, Input, Output, Request, Writer
+from embmap.formats.word2vec.file import Word2VecFile
+from embmap.formats.word2vec.layout import DIALECTS, FORMAT, read_sizes
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
 
@@ -30,21 +33,20 @@ class Word2VecWriter(Writer):
                 out.write(b"%s %s\n" % (word, row.astype("<f4", copy=False).tobytes()))
 
 
-class Word2VecFormat(Format):
+class Word2VecFormat(FileFormat):
     """A line of sizes, then words and float32 numbers by turns."""
 
-    name = "word2vec"
+    name = FORMAT
     title = "word2vec"
     extensions = (".bin",)
+    dialects = DIALECTS
+    file_class = Word2VecFile
     writer = Word2VecWriter()
 
     def recognizes(self, data: ByteSource) -> bool:
-        from embmap.formats.word2vec.reader import read_sizes
-
         return read_sizes(data) is not None
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.word2vec.reader import read_word2vec
-
-        words, vectors = read_word2vec(data, limit=request.limit)
-        return Input(format=self.name, words=words, vectors=vectors)
+        source = super().read(data, request, stack)
+        cast(Word2VecFile, source.file).check_end()
+        return source
