@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from embmap.errors import ArgumentError
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.cvc.header import read_header
 from embmap.formats.cvc.header_writer import (
@@ -78,13 +79,13 @@ class Rewriting:
         columns = self._columns()
         dialect = self._dialect()
         if dialect != "2.0" and len(columns) != 1:
-            raise ValueError(
-                f"version {dialect} has one matrix; choose a column with tensor: "
+            raise ArgumentError(
+                f"version {dialect} has one matrix; choose a column with {{tensor}}: "
                 f"{', '.join(self.matrices)}"
             )
         if self.vectors is not None and len(columns) != 1:
-            raise ValueError(
-                "the rows of one column can be scaled, cut or cast; choose it with tensor: "
+            raise ArgumentError(
+                "the rows of one column can be scaled, cut or cast; choose it with {tensor}: "
                 f"{', '.join(self.matrices)}"
             )
         for matrix in columns:

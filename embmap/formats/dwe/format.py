@@ -29,6 +29,7 @@ class DweWriter(Writer):
     """Rounds the vectors of several inputs to integers of one scale, and writes a step for each."""
 
     dtypes = FLOATS
+    dialects = DIALECTS
     stored_dtype = "int16"
     needs_words = False
     words_beside = True

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from embmap.errors import FormatError
+from embmap.errors import ArgumentError, FormatError
 from embmap.io.npy import map_stream, parse_header
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
@@ -43,7 +43,7 @@ def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
         raise ValueError(f"{path} has no array of numbers in two dimensions")
     if len(members) > 1:
         names = ", ".join(member.removesuffix(".npy") for member in members)
-        raise ValueError(f"{path} has several arrays; choose one with tensor: {names}")
+        raise ArgumentError(f"{path} has several arrays; choose one with {{tensor}}: {names}")
     spool.seek(0)
     return ArrayMatrix(map_stream(spool, path))
 
