@@ -63,9 +63,9 @@ class NpzFormat(Format):
     has_tensors = True
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.npy.reader import read_npz
+        from embmap.io.npz import map_npz
 
         # In the folder of the output there is room for a copy.
         spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
-        vectors = read_npz(cast(Path, data.path), request.tensor, spool)
-        return Input(format=self.name, words=None, vectors=vectors)
+        array = map_npz(cast(Path, data.path), request.tensor, spool)
+        return Input(format=self.name, words=None, vectors=ArrayMatrix(array))

@@ -6,19 +6,19 @@ import errno
 import shutil
 import zipfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy.typing as npt
 
 from embmap.errors import ArgumentError, FormatError
 from embmap.io.npy import map_stream, parse_header
-from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import ArrayMatrix
 
-__all__ = ["read_npz"]
+__all__ = ["map_npz"]
 
 _QUOTED = 200  # characters of zipfile's messages, which quote names of any length
 
 
-def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
+def map_npz(path: Path, name: str | None, spool: BinaryIO) -> npt.NDArray[Any]:
     """Copy an array out of an archive and map the copy; without a name, the only matrix."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -45,7 +45,7 @@ def read_npz(path: Path, name: str | None, spool: BinaryIO) -> Matrix:
         names = ", ".join(member.removesuffix(".npy") for member in members)
         raise ArgumentError(f"{path} has several arrays; choose one with {{tensor}}: {names}")
     spool.seek(0)
-    return ArrayMatrix(map_stream(spool, path))
+    return map_stream(spool, path)
 
 
 def _is_matrix(archive: zipfile.ZipFile, member: str) -> bool:
