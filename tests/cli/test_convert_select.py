@@ -94,7 +94,7 @@ def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
             "a.vec b.npy --output-layout flat",
             "--output-layout is for EMBD or CVC or DWE files, not",
         ),
-        ("a.vec b.npy --bits 9", "--bits is for DWE files, not npy"),
+        ("a.vec b.npy --bits 9", "--bits is for DWE"),
         (
             "a.vec b.weights --output-layout stream",
             "--output-layout must be one of spec, flat, not",
