@@ -8,9 +8,12 @@ errors can be pickled.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 __all__ = [
+    "ArgumentError",
     "ChecksumError",
     "ClosedError",
     "EmbmapError",
@@ -39,6 +42,21 @@ class EmbmapError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what pickle needs: it cannot pass the keywords of the constructors."""
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ArgumentError(ValueError):
+    """An argument is wrong, or contradicts a file.
+
+    The message that is passed has the names of arguments in braces, which are not shown.
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        super().__init__(self.rename(str))
+
+    def rename(self, name: Callable[[str], str]) -> str:
+        """Return the message with other names for arguments, such as options of a command."""
+        return re.sub(r"\{([a-z_]+)\}", lambda found: name(found[1]), self._message)
 
 
 class FormatError(EmbmapError, ValueError):

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 import embmap
+from embmap.cli.options import name_option
 from embmap.cli.printing import complain
 
 __all__ = ["COMMANDS", "run"]
@@ -72,11 +73,15 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         message = getattr(error, "format_message", None)  # click's, or typer's own copy of click
         if message is None:
+            if isinstance(error, embmap.errors.ArgumentError):
+                return _fail(error.rename(name_option))
             if isinstance(error, ValueError):  # an argument that the library refuses
                 return _fail(str(error))
             raise
         context = getattr(error, "ctx", None)
         asked = "embmap" if context is None else context.command_path
+        if getattr(getattr(error, "param", None), "nargs", 1) == -1:
+            _blame_last(error, arguments[1:])
         return _fail(f"{message()} (see {asked} --help)")
     return status if isinstance(status, int) else 0
 
@@ -86,14 +91,14 @@ def _app(asked: str) -> typer.Typer:
 
     Only the module of that command is imported: the others cost a tenth of a second.
     """
+    known = any(asked in names for names in COMMANDS.values())
     app = typer.Typer(
         help="Work with embedding files without reading them whole.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=not known,
     )
     app.callback(invoke_without_command=True)(_root)
-    known = any(asked in names for names in COMMANDS.values())
     for module, names in COMMANDS.items():
         if asked in names or not known:
             commands = import_module(f"embmap.cli.{module}")
@@ -131,6 +136,17 @@ def _raising_on_sigterm() -> Iterator[None]:
 def _terminate(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not stop the cleaning up
     raise _Terminated
+
+
+def _blame_last(error: Any, arguments: Sequence[str]) -> None:
+    """Let an error about a missing list of arguments name the argument after the list.
+
+    The parser gives that one the only value, which a user meant for the list.
+    """
+    given, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(list(arguments))
+    last = error.ctx.command.params[error.ctx.command.params.index(error.param) + 1]
+    if last.param_type_name == "argument" and given.get(last.name):
+        error.param = last
 
 
 def _fail(message: str) -> int:

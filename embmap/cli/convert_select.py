@@ -10,9 +10,10 @@ import numpy as np
 import typer
 
 import embmap
-from embmap.cli.options import JsonOption, VocabOption
+from embmap.cli.options import JsonOption, VocabOption, complete, list_dialects
 from embmap.cli.printing import complain, format_value, print_json
 from embmap.conversion import INPUT_FORMATS, OUTPUT_FORMATS
+from embmap.formats.registry import FORMATS, get_written_formats
 
 __all__ = ["convert", "select"]
 
@@ -37,6 +38,7 @@ FromOption = Annotated[
         metavar="FORMAT",
         help=f"Format of IN: {', '.join(INPUT_FORMATS)}.",
         show_default="recognized by the bytes of IN",
+        autocompletion=complete(INPUT_FORMATS),
     ),
 ]
 ToOption = Annotated[
@@ -47,6 +49,7 @@ ToOption = Annotated[
         metavar="FORMAT",
         help=f"Format of OUT: {', '.join(OUTPUT_FORMATS)}.",
         show_default="from the extension of OUT",
+        autocompletion=complete(OUTPUT_FORMATS),
     ),
 ]
 LossyOption = Annotated[
@@ -75,6 +78,7 @@ def convert(
             parser=_parse_dtype,
             metavar="TYPE",
             help="Type of the numbers, if OUT has a choice: float32, float16, float64, bfloat16.",
+            autocompletion=complete(("float32", "float16", "float64", "bfloat16")),
         ),
     ] = None,
     dim: Annotated[
@@ -120,22 +124,36 @@ def convert(
         ),
     ] = None,
     layout: Annotated[
-        str | None, typer.Option(metavar="DIALECT", help="Read IN as this dialect of its format.")
+        str | None,
+        typer.Option(
+            metavar="DIALECT",
+            help="Read IN as this dialect of its format.",
+            autocompletion=complete(list_dialects(FORMATS.values())),
+        ),
     ] = None,
     output_layout: Annotated[
         str | None,
-        typer.Option(metavar="DIALECT", help="Write OUT in this dialect of its format."),
+        typer.Option(
+            metavar="DIALECT",
+            help="Write OUT in this dialect of its format.",
+            autocompletion=complete(list_dialects(get_written_formats().values())),
+        ),
     ] = None,
     subwords: Annotated[
         str,
         typer.Option(
             metavar="CHOICE",
             help="Subwords in finalfusion files: keep, explicit (as n-grams) or none.",
+            autocompletion=complete(("keep", "explicit", "none")),
         ),
     ] = "keep",
     compression: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="For CVC files: fp16, int8 or lossless."),
+        typer.Option(
+            metavar="NAME",
+            help="For CVC files: fp16, int8 or lossless.",
+            autocompletion=complete(("fp16", "int8", "lossless")),
+        ),
     ] = None,
     quantize: Annotated[
         int | None,

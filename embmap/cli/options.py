@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
+from embmap.formats.format import Format
+from embmap.formats.registry import get_file_formats
 from embmap.io.mapping import Backend
 
 __all__ = [
@@ -21,7 +23,22 @@ __all__ = [
     "TimeOption",
     "VocabOption",
     "choose",
+    "complete",
+    "list_dialects",
+    "name_option",
 ]
+
+_RENAMED = {"input_format": "--from", "output_format": "--to", "timestep": "--time"}
+
+
+def name_option(argument: str) -> str:
+    """Return the option for an argument of the library."""
+    return _RENAMED.get(argument, f"--{argument.replace('_', '-')}")
+
+
+def complete(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the function by which a shell completes one of some names."""
+    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
 
 
 def choose(known: Collection[str], help: str) -> Any:
@@ -32,7 +49,14 @@ def choose(known: Collection[str], help: str) -> Any:
             raise typer.BadParameter(f"must be one of {', '.join(known)}, not {text!r}")
         return text
 
-    return typer.Option(parser=parse, metavar="|".join(known), help=help)
+    return typer.Option(
+        parser=parse, metavar="|".join(known), help=help, autocompletion=complete(known)
+    )
+
+
+def list_dialects(formats: Iterable[Format]) -> list[str]:
+    """Return the dialects of some formats."""
+    return [dialect for format in formats for dialect in format.dialects]
 
 
 # A cached back end raises BlockingIOError for what is not in memory, which only event loops handle.
@@ -42,7 +66,11 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An embedding
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LayoutOption = Annotated[
     str | None,
-    typer.Option(metavar="DIALECT", help="Read FILE as this dialect of its format."),
+    typer.Option(
+        metavar="DIALECT",
+        help="Read FILE as this dialect of its format.",
+        autocompletion=complete(list_dialects(get_file_formats().values())),
+    ),
 ]
 BackendOption = Annotated[
     Backend, choose(_BACKENDS, "Map the file, or read only the parts that are needed.")

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.bfloat import BFLOAT16
-from embmap.formats.format import Format
+from embmap.errors import ArgumentError
+from embmap.formats.format import Format, Writer
 from embmap.formats.registry import get_written_formats
 from embmap.words.given import Words, read_words
 
 __all__ = [
+    "check_choices",
+    "check_numbers",
     "choose_output_format",
     "find_format",
+    "list_titles",
     "list_words",
     "make_absolute",
     "parse_dtype",
     "read_metadata",
 ]
+
+_SUBWORDS = ("keep", "explicit", "none")
 
 
 def find_format(format: str | None, formats: Mapping[str, Format], argument: str) -> Format | None:
@@ -32,7 +38,7 @@ def find_format(format: str | None, formats: Mapping[str, Format], argument: str
     for each in formats.values():
         if format == each.name or format in each.aliases:
             return each
-    raise ValueError(f"{argument} must be one of {', '.join(formats)}, not {format!r}")
+    raise ArgumentError(f"{{{argument}}} must be one of {', '.join(formats)}, not {format!r}")
 
 
 def choose_output_format(path: Path, format: str | None) -> Format:
@@ -44,10 +50,60 @@ def choose_output_format(path: Path, format: str | None) -> Format:
     for each in formats.values():
         if path.suffix.lower() in each.extensions:
             return each
-    raise ValueError(
-        f"{path}: no format has the extension {path.suffix!r}; name one with output_format: "
+    raise ArgumentError(
+        f"{path}: no format has the extension {path.suffix!r}; name one with {{output_format}}: "
         f"{', '.join(formats)}"
     )
+
+
+def list_titles(able: Callable[[Writer], Any]) -> str:
+    """Return the titles of the formats whose writer can do something."""
+    formats = get_written_formats().values()
+    return " or ".join(each.title for each in formats if each.writer and able(each.writer))
+
+
+def check_numbers(**numbers: tuple[int | None, int]) -> None:
+    """Refuse numbers that are below their bounds."""
+    for name, (number, bound) in numbers.items():
+        if number is not None and number < bound:
+            raise ArgumentError(f"{{{name}}} must be at least {bound}, not {number}")
+
+
+def check_choices(
+    target: Format,
+    *,
+    n_inputs: int,
+    subwords: str,
+    quantize: int | None,
+    opq: bool,
+    compression: str | None,
+    bits: int | None,
+    output_layout: str | None,
+) -> None:
+    """Refuse what the format of the output does not have."""
+    writer = cast(Writer, target.writer)
+    for name, is_given, able in (
+        ("quantize", quantize is not None or opq, lambda each: "quantization" in each.holds),
+        ("compression", compression is not None, lambda each: each.compressions),
+        ("output_layout", output_layout is not None, lambda each: each.dialects),
+        ("bits", bits is not None, lambda each: each.over_time),
+    ):
+        if is_given and not able(writer):
+            raise ArgumentError(f"{{{name}}} is for {list_titles(able)} files, not {target.title}")
+    for name, value, choices in (
+        ("subwords", subwords, _SUBWORDS),
+        ("compression", compression, writer.compressions),
+        ("output_layout", output_layout, writer.dialects),
+    ):
+        if value is not None and value not in choices:
+            raise ArgumentError(f"{{{name}}} must be one of {', '.join(choices)}, not {value!r}")
+    if opq and quantize is None:
+        raise ArgumentError("{opq} needs {quantize}, the number of bytes of a row")
+    if n_inputs != 1 and not writer.over_time:
+        raise ValueError(
+            f"several inputs are the time steps of {list_titles(lambda each: each.over_time)} "
+            f"files; {target.title} takes one, not {n_inputs}"
+        )
 
 
 def parse_dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any] | None:

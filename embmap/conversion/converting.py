@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +14,11 @@ import numpy.typing as npt
 
 from embmap.codecs.bfloat import name_dtype
 from embmap.conversion.arguments import (
+    check_choices,
+    check_numbers,
     choose_output_format,
     find_format,
+    list_titles,
     list_words,
     make_absolute,
     parse_dtype,
@@ -27,8 +30,9 @@ from embmap.conversion.over_time import align
 from embmap.conversion.report import ConversionReport
 from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
+from embmap.errors import ArgumentError
 from embmap.formats.format import Format, Input, Original, Output, Request, Writer
-from embmap.formats.registry import FORMATS, get_written_formats
+from embmap.formats.registry import FORMATS
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks
@@ -42,7 +46,6 @@ from embmap.words.given import Words, read_labels
 
 __all__ = ["convert"]
 
-_SUBWORDS = ("keep", "explicit", "none")
 _CACHE_NBYTES = 32 << 20  # decoded bytes that all inputs together may keep
 
 
@@ -203,29 +206,17 @@ def convert(
     target = choose_output_format(path, output_format)
     writer = cast(Writer, target.writer)
     source_format = find_format(input_format, FORMATS, "input_format")
-    if limit is not None and limit < 0:
-        raise ValueError(f"limit must be at least 0, not {limit}")
-    if dim is not None and dim < 1:
-        raise ValueError(f"dim must be at least 1, not {dim}")
-    if subwords not in _SUBWORDS:
-        raise ValueError(f"subwords must be one of {', '.join(_SUBWORDS)}, not {subwords!r}")
-    if (quantize is not None or opq) and "quantization" not in writer.holds:
-        able = _list_titles(lambda each: "quantization" in each.holds)
-        raise ValueError(f"quantize is for {able} files, not for {target.title}")
-    if opq and quantize is None:
-        raise ValueError("opq needs quantize, the number of bytes of a row")
-    if compression is not None and not writer.compressions:
-        able = _list_titles(lambda each: each.compressions)
-        raise ValueError(f"compression is for {able} files, not for {target.title}")
-    if compression is not None and compression not in writer.compressions:
-        choices = ", ".join(writer.compressions)
-        raise ValueError(f"compression must be one of {choices}, not {compression!r}")
-    if len(inputs) != 1 and not writer.over_time:
-        able = _list_titles(lambda each: each.over_time)
-        raise ValueError(
-            f"several inputs are the time steps of {able} files; {target.title} takes one, "
-            f"not {len(inputs)}"
-        )
+    check_numbers(limit=(limit, 0), dim=(dim, 1))
+    check_choices(
+        target,
+        n_inputs=len(inputs),
+        subwords=subwords,
+        quantize=quantize,
+        opq=opq,
+        compression=compression,
+        bits=bits,
+        output_layout=output_layout,
+    )
     given = [words, vocab, metadata]
     read = [split_member(each)[0] for each in inputs]
     read += [Path(os.fsdecode(p)) for p in given if isinstance(p, str | os.PathLike)]
@@ -273,12 +264,6 @@ def convert(
         return _make_report(prepared[0], output, wishes)
 
 
-def _list_titles(able: Callable[[Writer], Any]) -> str:
-    """Return the titles of the formats whose writer can do something."""
-    formats = get_written_formats().values()
-    return " or ".join(each.title for each in formats if each.writer and able(each.writer))
-
-
 def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     """Choose the words of an input to be converted, and scale and cast their rows."""
     holds = wishes.writer.holds
@@ -286,14 +271,14 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
     if source.has_only_ngrams and not (has_subwords and wishes.subwords == "keep"):
         raise ValueError(
             "a floret table holds no words, only rows for n-grams; it can only become a "
-            f"{_list_titles(lambda each: 'floret' in each.subwords)} file that keeps its subwords"
+            f"{list_titles(lambda each: 'floret' in each.subwords)} file that keeps its subwords"
         )
     chosen = None
     vectors, norms = source.vectors, source.norms
     is_same = _is_kept(source, wishes)
     needs_vectors = wishes.writer.needs_vectors and not is_same
     if not vectors.shape[1] and (needs_vectors or wishes.quantize is not None):
-        able = _list_titles(lambda each: not each.needs_vectors)
+        able = list_titles(lambda each: not each.needs_vectors)
         raise ValueError(f"the input has no vectors; {able} files can hold its other parts")
     if source.words is not None:
         chosen = choose(
@@ -307,9 +292,11 @@ def _prepare(source: Input, wishes: _Wishes) -> _Prepared:
             vectors = Selected(vectors, chosen.rows)
             norms = None if norms is None else Selected(norms, chosen.rows)
     elif wishes.wanted is not None:
-        raise ValueError("the input has no words to choose from; give it a vocab")
+        raise ArgumentError("the input has no words to choose from; name them with {vocab}")
     elif wishes.writer.needs_words and not (source.has_only_ngrams or is_same):
-        raise ValueError("the input has no words; give it a vocab: a file with one word per line")
+        raise ArgumentError(
+            "the input has no words; name them with {vocab}: a file with one word per line"
+        )
     is_cut = wishes.dim is not None and wishes.dim < vectors.shape[1]
     vectors = _cut(vectors, wishes)
     unit = wishes.normalize
@@ -346,7 +333,9 @@ def _cut(vectors: Matrix, wishes: _Wishes) -> Matrix:
     """Return the first numbers of each row, if the caller wants fewer than all."""
     n = vectors.shape[1]
     if wishes.dim is not None and wishes.dim > n:
-        raise ValueError(f"dim must be at most {n}, the length of the vectors, not {wishes.dim}")
+        raise ArgumentError(
+            f"{{dim}} must be at most {n}, the length of the vectors, not {wishes.dim}"
+        )
     return vectors if wishes.dim in (None, n) else Leading(vectors, wishes.dim)
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from embmap.errors import FormatError, UnsupportedError
+from embmap.errors import ArgumentError, FormatError, UnsupportedError
 from embmap.formats.format import Format, Input, Request
 from embmap.formats.registry import FORMATS, recognize
 from embmap.io.atomic_write import spool_beside
@@ -45,7 +45,7 @@ def open_input(path: Path, request: Request, stack: ExitStack) -> Input:
         source = replace(source, parts=(*source.parts, "labels of time steps"))
     if source.words is not None:
         if request.vocab is not None:
-            raise ValueError(f"{path} has words of its own; vocab= is for files without")
+            raise ArgumentError(f"{path} has words of its own; {{vocab}} is for files without")
         n = len(source.words)
     else:
         n = len(source.vectors)

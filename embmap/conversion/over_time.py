@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embmap.conversion.words import Chosen
+from embmap.errors import ArgumentError
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import Selected
 from embmap.words.table import WordTable
@@ -30,7 +31,7 @@ def align(
     aligned, words = list(matrices), tables[0]
     lists = [list(table) for table in tables if table is not None]
     if lists and len(lists) < len(tables):
-        raise ValueError("some of the inputs have words and some do not; give all a vocab")
+        raise ArgumentError("some of the inputs have words, others need {vocab}")
     if words is not None:
         common = set(lists[0]).intersection(*lists[1:])
         if not common:

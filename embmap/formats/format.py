@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from embmap.codecs.bfloat import name_dtype
 from embmap.embedding_file import EmbeddingFile
+from embmap.errors import ArgumentError
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_toml
 from embmap.progress import Progress
@@ -276,6 +277,8 @@ class Writer(ABC):
         Whether several inputs become time steps.
     compressions : tuple of str
         The choices of `compression`.
+    dialects : tuple of str
+        The choices of `dialect`.
     keeps_repeats : bool
         Whether a file of this format that is written again keeps the rows of repeated words.
     keeps_dtype : bool
@@ -291,6 +294,7 @@ class Writer(ABC):
     words_beside: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
     compressions: ClassVar[tuple[str, ...]] = ()
+    dialects: ClassVar[tuple[str, ...]] = ()
     keeps_repeats: ClassVar[bool] = False
     keeps_dtype: ClassVar[bool] = False
 
@@ -309,7 +313,8 @@ class Writer(ABC):
     def choose_dtype(self, stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
         """Return the dtype to write: the one that is asked for, else the stored one if possible."""
         if asked is not None and name_dtype(asked) not in self.dtypes:
-            raise ValueError(f"dtype must be {' or '.join(self.dtypes)}, not {name_dtype(asked)}")
+            choices = " or ".join(self.dtypes)
+            raise ArgumentError(f"{{dtype}} must be {choices}, not {name_dtype(asked)}")
         chosen = asked or (stored if stored.name in self.dtypes else np.dtype(self.dtypes[0]))
         return chosen.newbyteorder("=")
 
@@ -393,7 +398,7 @@ class FileFormat(Format):
         """Open a file; the arguments are as for :func:`embmap.open`."""
         if dialect is not None and dialect not in self.dialects:
             dialects = ", ".join(self.dialects)
-            raise ValueError(f"layout must be one of {dialects}, not {dialect!r}")
+            raise ArgumentError(f"{{layout}} must be one of {dialects}, not {dialect!r}")
         return self.file_class(data, dialect, index, vocab)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
@@ -413,6 +418,6 @@ class FileFormat(Format):
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         """Return the matrix of a file that is converted."""
         if file.vectors is None:
-            hint = "; choose a tensor" if self.has_tensors else ""
-            raise ValueError(f"{file.path} has no vectors{hint}")
+            hint = "; choose one with {tensor}" if self.has_tensors else ""
+            raise ArgumentError(f"{file.path} has no vectors{hint}")
         return file.vectors

@@ -85,3 +85,35 @@ def test_the_examples_in_the_docs_run(tmp_path, monkeypatch, capsys):
             assert printed.out + printed.err == promised, command
             n_run += 1
     assert n_run == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "a.vec b.npy --output-layout flat",
+            "--output-layout is for EMBD or CVC or DWE files, not",
+        ),
+        ("a.vec b.npy --bits 9", "--bits is for DWE"),
+        (
+            "a.vec b.weights --output-layout stream",
+            "--output-layout must be one of spec, flat, not",
+        ),
+        ("a.vec b.xyz", "no format has the extension '.xyz'; name one with --to: finalfusion"),
+        ("a.vec b.npy --from nope", "--from must be one of finalfusion, embd"),
+        ("a.npy b.vec", "the input has no words; name them with --vocab: a file with one word"),
+        ("a.vec b.npy --dim 9", "--dim must be at most 3, the length of the vectors, not 9"),
+        ("a.vec b.npy --dtype bfloat16", "--dtype must be float32 or float16 or float64, not bfl"),
+        ("a.vec", "Missing argument 'OUT'"),
+        ("--to npy a.vec", "Missing argument 'OUT'"),
+        ("", "Missing argument 'IN'"),
+    ],
+)
+def test_messages_name_the_options(tmp_path, monkeypatch, capsys, arguments, message):
+    cli = pytest.importorskip("embmap.cli")
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "a.vec", ["one", "two"], VECTORS[:2, :3])
+    np.save(tmp_path / "a.npy", VECTORS)
+    assert cli.run(["convert", *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.npy", "a.vec"]

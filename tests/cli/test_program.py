@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -71,3 +72,44 @@ def test_without_typer_the_program_names_the_extra(path):
     assert done.returncode == 2
     assert b"pip install embmap[cli]" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("embmap con", ["convert"]),
+        ("embmap ", ["info", "convert", "serve"]),
+        ("embmap convert --out", ["--output-layout"]),
+        ("embmap convert a --from f", ["finalfusion", "fasttext", "floret"]),
+        ("embmap convert a --to g", ["gensim", "glove"]),
+        ("embmap convert a --output-layout s", ["spec", "stream"]),
+        ("embmap convert a --compression ", ["fp16", "int8", "lossless"]),
+        ("embmap convert a --dtype b", ["bfloat16"]),
+        ("embmap get a --layout sp", ["spec"]),
+        ("embmap similar a b --metric e", ["euclidean"]),
+        ("embmap info a --backend m", ["mmap"]),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(line, expected):
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    done = program(env={**os.environ, **words, "_EMBMAP_COMPLETE": "complete_bash"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = done.stdout.decode().split()
+    assert found == expected if len(line) > len("embmap ") else set(expected) < set(found)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_the_script_for_bash_completes_in_bash(tmp_path):
+    (tmp_path / "embmap").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m embmap "$@"\n')
+    (tmp_path / "embmap").chmod(0o755)
+    ask = "COMP_WORDS=(embmap convert --to saf); COMP_CWORD=3; _embmap_completion embmap"
+    script = 'source "$HOME/.bash_completions/embmap.sh"; ' + ask + '; echo "${COMPREPLY[@]}"'
+    home = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+    }
+    home["PATH"] = f"{tmp_path}:{home['PATH']}"
+    assert program("--install-completion", "bash", env=home).returncode == 0
+    done = subprocess.run(["bash", "-c", script], env=home, capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["safetensors"]

@@ -226,7 +226,7 @@ def test_tensors_arrays_and_columns_are_chosen_by_name(tmp_path):
     for name in ("a.weights", "a.npz", "a.cvc"):
         embmap.convert(tmp_path / name, tmp_path / "o.npy", tensor="y")
         assert np.load(tmp_path / "o.npy").tobytes() == other.tobytes()
-        with pytest.raises(ValueError, match=r"x, y|choose a tensor"):
+        with pytest.raises(ValueError, match=r"x, y|choose one with tensor"):
             embmap.convert(tmp_path / name, tmp_path / "o.npy")
         with pytest.raises(ValueError, match=r"'z'|x, y"):
             embmap.convert(tmp_path / name, tmp_path / "o.npy", tensor="z")
@@ -299,8 +299,8 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path):
         ("a.vec", "o.npy", {"limit": -1}, "limit"),
         ("a.vec", "o.npy", {"subwords": "some"}, "subwords"),
         ("a.vec", "o.npy", {"vocab": WORDS}, "words of its own"),
-        ("a.npy", "o.vec", {}, "give it a vocab"),
-        ("a.npy", "o.npy", {"words": ["a"]}, "give it a vocab"),
+        ("a.npy", "o.vec", {}, "name them with vocab"),
+        ("a.npy", "o.npy", {"words": ["a"]}, "name them with vocab"),
         ("a.vec", "o.npy", {"tensor": "x"}, "no tensors to choose from"),
         ("a.vec", "o.npy", {"layout": "x"}, "no layout to choose"),
         ("a.npy", "o.npy", {"vocab": ["a"]}, "1 words were given for 5 rows"),

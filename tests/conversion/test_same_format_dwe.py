@@ -94,7 +94,7 @@ def test_a_dwe_file_without_words_and_with_repeated_words_is_kept(tmp_path):
     assert (tmp_path / "b.dwe").read_bytes() == path.read_bytes()
     embmap.convert(path, tmp_path / "c.dwe", limit=2)
     np.testing.assert_array_equal(integers(tmp_path / "c.dwe")[0], STEPS[:, :2], strict=True)
-    with pytest.raises(ValueError, match="give it a vocab"):
+    with pytest.raises(ValueError, match="name them with vocab"):
         embmap.convert(path, tmp_path / "d.dwe", words=["a"])
     report = embmap.convert(path, tmp_path / "d.dwe", vocab=[*"abcab"])
     assert (report.n_words, report.n_duplicates) == (5, 0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from embmap.embedding_file import EmbeddingFile
+from embmap.errors import ArgumentError
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.header import DIALECTS, FORMAT, MAGIC
 from embmap.formats.cvc.layout import COMPRESSIONS
@@ -27,6 +28,7 @@ class CvcWriter(Writer):
     """Writes one matrix in chunks."""
 
     holds = frozenset({"metadata"})
+    dialects = DIALECTS
     needs_words = False
     words_beside = True
     compressions = COMPRESSIONS["1.0"]
@@ -136,4 +138,4 @@ class CvcFormat(FileFormat):
             return columns[request.tensor or ""]
         except KeyError:
             known = ", ".join(columns)
-            raise ValueError(f"{file.path}: choose a column with tensor: {known}") from None
+            raise ArgumentError(f"{file.path}: choose a column with {{tensor}}: {known}") from None

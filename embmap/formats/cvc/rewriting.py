@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from embmap.errors import ArgumentError
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.cvc.header import read_header
 from embmap.formats.cvc.header_writer import add_metadata, add_sections_to_chunks
@@ -105,7 +106,8 @@ class Rewriting:
             ),
         ):
             if is_there and len(columns) != 1:
-                raise ValueError(f"{problem} with tensor: {', '.join(self.matrices)}")
+                known = ", ".join(self.matrices)
+                raise ArgumentError(f"{problem} with {{tensor}}: {known}")
         for target in columns:
             for number in (*range(len(self.layout.chunks)), None):
                 check_compression(self.choose(target, number), dialect)

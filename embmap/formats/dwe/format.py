@@ -32,6 +32,7 @@ class DweWriter(Writer):
     """Writes a time step for each input, or every time step of one."""
 
     dtypes = FLOATS
+    dialects = DIALECTS
     stored_dtype = "int16"
     needs_words = False
     words_beside = True

@@ -30,6 +30,7 @@ class EmbdWriter(Writer):
     """Writes the vectors as the word embedding of a model, its tokens and its metadata."""
 
     dtypes = ("float32", "float16", "bfloat16")
+    dialects = DIALECTS
     holds = frozenset({"metadata"})
     needs_words = False
     needs_vectors = False

@@ -36,11 +36,11 @@ class GensimFormat(Format):
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         from embmap.formats.gensim.keyed_vectors import read_keyed_vectors
-        from embmap.formats.npy.reader import read_npz
+        from embmap.io.npz import map_npz
 
         def open_npz(path: Path) -> Matrix:
             spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
-            return ArrayMatrix(read_npz(path, "val", spool)[0])  # as gensim calls it
+            return ArrayMatrix(map_npz(path, "val", spool)[0])  # as gensim calls it
 
         saved = read_keyed_vectors(data, open_npz)
         # gensim keeps bytes that are not UTF-8 as surrogates, which UTF-8 cannot encode.

@@ -106,12 +106,12 @@ class NpzFormat(Format):
     writer = NpzWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
-        from embmap.formats.npy.reader import read_npz
+        from embmap.io.npz import map_npz
 
         # In the folder of the output there is room for a copy.
         spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
         path = cast(Path, data.path)
-        array, scale = read_npz(path, request.tensor, spool)
+        array, scale = map_npz(path, request.tensor, spool)
         return _make_input(self.name, path, array, request, scale)
 
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 
 from embmap.formats.format import Output
-from embmap.formats.npy.reader import QUANTIZED, SCALE
+from embmap.io.npz import QUANTIZED, SCALE
 from embmap.vectors.blocks import split_blocks
 
 __all__ = ["write_npz"]

@@ -11,17 +11,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from embmap.errors import FormatError
+from embmap.errors import ArgumentError, FormatError
 from embmap.io.npy import map_stream, parse_header
 
-__all__ = ["QUANTIZED", "SCALE", "read_npz"]
+__all__ = ["QUANTIZED", "SCALE", "map_npz"]
 
 QUANTIZED = "uncompressed_quantized"  # what the programs for DWE files call the integers over time
 SCALE = "scale_factor"
 _QUOTED = 200  # characters of zipfile's messages, which quote names of any length
 
 
-def read_npz(
+def map_npz(
     path: Path, name: str | None, spool: BinaryIO
 ) -> tuple[npt.NDArray[Any], np.float32 | None]:
     """Copy an array out of an archive and map the copy; return it and the scale in the archive.
@@ -60,7 +60,7 @@ def read_npz(
         raise ValueError(f"{path} has no array of numbers in two or three dimensions")
     if len(members) > 1:
         names = ", ".join(member.removesuffix(".npy") for member in members)
-        raise ValueError(f"{path} has several arrays; choose one with tensor: {names}")
+        raise ArgumentError(f"{path} has several arrays; choose one with {{tensor}}: {names}")
     spool.seek(0)
     array = map_stream(spool, path, (2, 3))
     return array, scale if array.ndim == 3 else None
