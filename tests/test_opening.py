@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 
 import embmap
+from tests.judges import inputs
 
 
 def finalfusion_file(path):
     indexer = embmap.subwords.BucketIndexer(3, 6, 4)
     return embmap.finalfusion.write(path, ["a", "b"], np.ones((18, 2), "f4"), subwords=indexer)
+
+
+def written(path, data):
+    path.write_bytes(data)
+    return path
 
 
 WRITERS = {
@@ -26,6 +32,10 @@ WRITERS = {
     "dwe stream": lambda path: embmap.dwe.write(
         path, np.arange(8).reshape(2, 2, 2), scale=1, group=1, layout="stream"
     ),
+    "npy": lambda path: written(path, inputs.npy(np.ones((3, 2), "f4"))),
+    "safetensors": lambda path: written(path, inputs.safetensors({"a": np.ones((3, 2), "f4")})),
+    "word2vec": lambda path: written(path, inputs.word2vec()[0]),
+    "fasttext": lambda path: written(path, inputs.fasttext()[0]),
 }
 
 
