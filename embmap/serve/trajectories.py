@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embmap.search.exact import measure_lengths
+from embmap.search.lengths import measure_lengths
 from embmap.serve.representations import Answer, as_numbers, json_answer
 from embmap.serve.request import Call, check_size, check_time_steps, check_words
 from embmap.serve.searches import answer_neighbors
