@@ -289,6 +289,7 @@ def test_what_is_too_much_or_makes_no_sense_is_refused(served):
         ({"among": [9999]}, (404, "unknown_row")),
         ({"exclude": [9999]}, (404, "unknown_row")),
         ({"among": {"source": "wiki"}}, (404, "unknown_section")),
+        ({"among": {}}, (404, "unknown_section")),
         ({"approximate": True}, (422, "stale_index")),
         ({"approximate": True, "metric": "dot"}, (400, "bad_request")),
     ):
