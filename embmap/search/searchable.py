@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.products import vecdot
-from embmap.search.exact import scale_to_units
+from embmap.search.lengths import scale_to_units
 from embmap.search.queries import (
     Among,
     Metric,

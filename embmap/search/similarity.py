@@ -19,7 +19,8 @@ from embmap.errors import UnknownWordError
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.approximate import ApproximateIndex, build_index
-from embmap.search.exact import ExactSearch, scale_to_units
+from embmap.search.exact import ExactSearch
+from embmap.search.lengths import scale_to_units
 from embmap.search.queries import Neighbor, Options, Queries, check_finite
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary

@@ -38,7 +38,9 @@ def similar(call: Call) -> Answer:
         query = fields.vector("vector", (file.dim, dim))
     positive, negative = fields.terms("positive"), fields.terms("negative")
     exclude = _words_and_rows(call, file, "exclude", call.limits.words)
-    among = fields.metadata("among") or _words_and_rows(call, file, "among", call.limits.among)
+    among: Any = fields.metadata("among")
+    if among is None:
+        among = _words_and_rows(call, file, "among", call.limits.among)
     if isinstance(among, list) and 0 < sum(isinstance(each, str) for each in among) < len(among):
         refuse("'among' must hold words or rows, not both")
     approximate = fields.flag("approximate")

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from embmap.dwe import TimestepFile
-from embmap.search.exact import measure_lengths
+from embmap.search.lengths import measure_lengths
 from embmap.serve.representations import Answer, as_numbers, json_answer
 from embmap.serve.request import Call, at_asked_step, check_size, check_time_steps, check_words
 from embmap.serve.searches import answer_neighbors

@@ -69,6 +69,12 @@ class Selected(Streamed):
         self._rows = rows
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self.read(start, stop)
+
+    def read(
+        self, start: int, stop: int, buffer: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return a range of rows: in a buffer of enough rows, unless they lie together."""
         rows = self._rows[start:stop]
         n = len(rows)
         if not n:
@@ -78,7 +84,7 @@ class Selected(Streamed):
             int(rows[-1]) - first + 1 == n and (np.diff(rows) > 0).all()
         ):
             return self._matrix[first : first + n]
-        return self._matrix.take(rows)
+        return self._matrix.take(rows, None if buffer is None else buffer[:n])
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         own = self._rows

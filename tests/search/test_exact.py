@@ -20,6 +20,7 @@ import embmap
 from embmap.codecs import kernels, product
 from embmap.finalfusion import Quantized
 from embmap.search import exact as exact_search
+from embmap.search import ranking
 from embmap.subwords import BucketIndexer, FloretIndexer
 from embmap.vectors.product import ProductMatrix
 
@@ -70,7 +71,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(exact_search, "_BLOCK_NBYTES", 1 << 12)
     monkeypatch.setattr(exact_search, "_SCORES", 200)
     monkeypatch.setattr(exact_search, "_PARALLEL", 1)
-    monkeypatch.setattr(exact_search, "_POOL", 8)
+    monkeypatch.setattr(ranking, "_POOL", 8)
     monkeypatch.setenv("EMBMAP_THREADS", "3")
 
 

@@ -8,6 +8,7 @@ import pytest
 import embmap
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.search import exact as exact_search
+from embmap.search import ranking
 
 RNG = np.random.default_rng(11)
 N, DIM = 400, 12
@@ -23,8 +24,9 @@ def blocks(request, monkeypatch):
     if request.param == "small blocks":
         for name, value in (("_BLOCK_NBYTES", 1 << 12), ("_GATHERED_NBYTES", 1 << 8)):
             monkeypatch.setattr(exact_search, name, value)
-        for name, value in (("_SCORES", 100), ("_PARALLEL", 1), ("_POOL", 8)):
+        for name, value in (("_SCORES", 100), ("_PARALLEL", 1)):
             monkeypatch.setattr(exact_search, name, value)
+        monkeypatch.setattr(ranking, "_POOL", 8)
         monkeypatch.setenv("EMBMAP_THREADS", "3")
 
 

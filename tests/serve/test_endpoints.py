@@ -289,6 +289,7 @@ def test_what_is_too_much_or_makes_no_sense_is_refused(served):
         ({"among": [9999]}, (404, "unknown_row")),
         ({"exclude": [9999]}, (404, "unknown_row")),
         ({"among": {"source": "wiki"}}, (404, "unknown_section")),
+        ({"among": {}}, (404, "unknown_section")),
         ({"approximate": True}, (422, "stale_index")),
         ({"approximate": True, "metric": "dot"}, (400, "bad_request")),
     ):
@@ -549,3 +550,23 @@ def test_words_composed_from_subwords_are_served_but_in_no_vocabulary(tmp_path):
             assert server.code("/v1/s/lookup", {"words": ["unseen"]}) == (404, "unknown_word")
     finally:
         assert server.stop()[0] == 0
+
+
+def test_a_served_file_is_searched_by_its_approximate_index(tmp_path):
+    pytest.importorskip("usearch", reason="usearch is not installed")
+    rows = RNG.standard_normal((500, 8), np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", [f"w{i}" for i in range(500)], rows)
+    with embmap.open(path) as file:
+        file.build_ann()
+        server = Served(path)
+        try:
+            with embmap.connect(server.url) as connected:
+                remote = connected["a"]
+                for options in ({}, {"among": range(0, 500, 2)}, {"exclude": ["w3"]}):
+                    found = remote.most_similar("w1", 5, approximate=True, **options)
+                    assert found == file.most_similar("w1", 5, approximate=True, **options)
+                for wrong in ({"metric": "dot"}, {"dim": 3}):
+                    with pytest.raises(ValueError, match="for an approximate search"):
+                        remote.most_similar("w1", approximate=True, **wrong)
+        finally:
+            server.stop()

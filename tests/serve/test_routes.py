@@ -8,7 +8,7 @@ import pytest
 
 import embmap.serve
 from embmap.client import interface
-from embmap.search.exact import Metric
+from embmap.search.queries import Metric
 
 for module in ("starlette", "uvicorn", "orjson"):
     pytest.importorskip(module, reason="the extra serve is not installed")
