@@ -52,14 +52,15 @@ def parse_json(
     text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
     """Parse JSON that may be hostile; raise ValueError if it is wrong or nested too deeply."""
+    if isinstance(text, bytes):
+        text = text.decode()
     try:
-        value = json.loads(
-            text.decode() if isinstance(text, bytes) else text, object_pairs_hook=object_pairs_hook
-        )
+        value = json.loads(text, object_pairs_hook=object_pairs_hook)
     except RecursionError:
         raise _too_deep(_DEEPEST_JSON) from None
-    for _ in _levels(value, _DEEPEST_JSON):
-        pass
+    if text.count("{") + text.count("[") > _DEEPEST_JSON:  # else it cannot be too deep
+        for _ in _levels(value, _DEEPEST_JSON):
+            pass
     return value
 
 

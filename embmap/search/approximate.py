@@ -134,7 +134,8 @@ def build_index(
             lengths = normalize(rows)
         usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
         keys = (usable + start).astype(np.uint64)
-        away_from_signals(partial(graph.add, keys, rows[usable], threads=n_threads()))
+        if usable.size:
+            away_from_signals(partial(_link, graph, keys, rows[usable]))
         if progress is not None:
             progress("linking rows", stop, n_rows)
     with replacing(path) as out:
@@ -142,6 +143,21 @@ def build_index(
         size = out.seek(0, os.SEEK_END)
         head = _TRAILER.pack(MAGIC, VERSION, dim, data.nbytes, data.mtime_ns, n_rows, size, 0, 0)
         out.write(head[:-8] + struct.pack("<Q", xxhash.xxh3_64_intdigest(head[:-8])))
+
+
+def _link(graph: Any, keys: npt.NDArray[np.uint64], rows: npt.NDArray[np.float32]) -> None:
+    """Add rows to a graph so that each of them is found.
+
+    Threads of usearch that link rows at the same time may leave one that no search reaches. Such
+    rows are linked again, one after the other.
+    """
+    n = n_threads()
+    graph.add(keys, rows, threads=n)
+    nearest = np.asarray(graph.search(rows, 1, threads=n).keys).reshape(-1) if n > 1 else keys
+    lost = np.flatnonzero(nearest != keys)
+    if lost.size:
+        graph.remove(keys[lost])
+        graph.add(keys[lost], rows[lost], threads=1)
 
 
 def _save(graph: Any, out: BinaryIO, path: Path) -> None:

@@ -25,12 +25,13 @@ class IndexSource:
     """The index file of one embedding file, opened once for all of its tables.
 
     `choice` is "auto" for FILE.embx if it matches, "memory" for no file, "require" for FILE.embx or
-    an error, or the path of an index file, which is required as well.
+    an error, or the path of an index file, which is required as well. A finder of words uses the
+    same `lock`.
     """
 
     def __init__(self, data: ByteSource, choice: IndexChoice) -> None:
         self._data = data
-        self._lock = process_lock()
+        self.lock = process_lock()
         self._index_file: IndexFile | None = None
         self.required = choice not in ("auto", "memory")
         self._looked = self.required  # whether the index file was looked for
@@ -57,7 +58,7 @@ class IndexSource:
 
     def table(self, number: int, records: Records) -> WordIndex | None:
         """Return a table of the index file; None if no index file matches these words."""
-        with self._lock:
+        with self.lock:
             if not self._looked:
                 self._looked = True
                 if self.existing_path() is not None:

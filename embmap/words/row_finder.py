@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import StaleIndexError
-from embmap.forking import process_lock
 from embmap.io.mapping import ByteSource
 from embmap.words.index_file import MappedWordIndex
 from embmap.words.index_source import IndexSource
@@ -55,7 +54,7 @@ class RowFinder:
         self._scans_left = SCANS if records.n > BUILD_AT_ONCE else 0
         self._index: WordIndex | None = None
         self._starts: npt.NDArray[Any] | None = None
-        self._lock = process_lock()
+        self._lock = source.lock
         if source.required:  # an index that does not match is an error when the file is opened
             self._current_index()
 

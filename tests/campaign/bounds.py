@@ -14,7 +14,7 @@ from typing import TypeVar
 
 __all__ = ["Bounds"]
 
-MEMORY = 8 << 20  # bytes, whatever the size: buffers of files are up to 4 MiB
+MEMORY = 24 << 20  # bytes for a file of any size: buffers of 4 MiB, answers of 2**20 numbers
 MEMORY_PER_BYTE = 64  # more for each byte of the file
 TIME_RATIO = 100  # times the CPU time that the valid files take
 TIME_FLOOR = 1.0  # seconds of CPU time that no ratio is asked for

@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+import types
 from functools import partial
 
 import numpy as np
@@ -158,6 +159,25 @@ def test_the_command_uses_the_approximate_index(command, clustered):
         expected = file.most_similar("w1", 3, approximate=True)
     found = json.loads(command("similar", clustered, "w1", "-n", "3", "--approximate", "--json")[1])
     assert [neighbor["row"] for neighbor in found] == [neighbor.row for neighbor in expected]
+
+
+def test_rows_that_threads_lose_are_linked_again(clustered, monkeypatch):
+    real = pytest.importorskip("usearch.index").Index
+
+    class Losing(real):
+        def add(self, keys, rows, *, threads):
+            kept = np.arange(len(keys)) % 10 > 0 if threads > 1 else slice(None)
+            super().add(keys, rows, threads=threads)
+            if threads > 1:
+                super().remove(keys[~kept])
+
+    monkeypatch.setenv("EMBMAP_THREADS", "2")
+    monkeypatch.setattr(approximate, "_usearch", lambda: types.SimpleNamespace(Index=Losing))
+    with embmap.open(clustered) as file:
+        file.build_ann()
+        words = [f"w{i}" for i in range(0, 3000, 50) if i not in (7, 8)]
+        nearest = file.most_similar(words, 1, exclude=[], approximate=True)
+        assert [found[0].word for found in nearest] == words
 
 
 class Interrupted:

@@ -107,8 +107,9 @@ def looks_bare(file: ByteSource) -> bool:
     if file.nbytes < CHUNK_HEAD:
         return False
     head = file.read(0, CHUNK_HEAD)
-    known = ChunkType.of(int.from_bytes(head[:4], "little")) is not None
-    return known and int.from_bytes(head[4:], "little") == file.nbytes - CHUNK_HEAD
+    if int.from_bytes(head[4:], "little") != file.nbytes - CHUNK_HEAD:
+        return False
+    return ChunkType.of(int.from_bytes(head[:4], "little")) is not None
 
 
 def _parse_bare(file: ByteSource) -> FinalfusionLayout:
