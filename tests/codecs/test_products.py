@@ -6,7 +6,7 @@ import pytest
 from embmap.codecs.products import multiply_each
 
 SHAPES = [(1, 1), (3, 5), (64, 64), (100, 100), (101, 97), (300, 300), (768, 768), (7, 1700)]
-SHAPES += [(33, 2500), (5, 9000), (0, 4), (4, 0)]
+SHAPES += [(33, 2500), (5, 9000), (0, 4)]
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
