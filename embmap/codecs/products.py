@@ -9,6 +9,7 @@ Therefore large products are cut into pieces below the sizes from which BLAS use
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = ["multiply", "multiply_each", "vecdot"]
 
 _PRODUCTS = 1 << 18  # multiplications up to which OpenBLAS multiplies matrices in one thread
 _VECTOR_PRODUCTS = 1 << 13  # the same for a matrix and a vector: OpenBLAS takes 9215 in one thread
+_CACHED = 6 << 10  # numbers of float32 that leave room in a first-level cache of 32 KiB
 _LONGEST = 1 << 13  # elements of a dot product: OpenBLAS takes 10000 in one thread
 _DEEPEST = 1 << 11  # columns of a piece: with more columns and fewer rows it would be slower
 _FEW = 4  # rows on the left for which dot products are faster
@@ -77,8 +79,7 @@ def multiply_each(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArra
     of its own, by the same pieces of `right`.
     """
     m, (n, k) = len(left), right.shape
-    n_pieces = -(-n * k // _VECTOR_PRODUCTS)
-    per_piece = -(-n // max(n_pieces, 1))
+    per_piece = _choose_piece(n, k)
     if per_piece < 2 or m == 0:
         return vecdot(right, left[:, np.newaxis])
     products = np.empty((m, n), left.dtype)
@@ -88,10 +89,25 @@ def multiply_each(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArra
         # One piece after the other, by all rows: it stays in the cache.
         stack = right[:end].reshape(-1, 1, per_piece, k)
         out = products[:, :end].reshape(m, -1, per_piece, 1).swapaxes(0, 1)
-        np.matmul(stack, columns, out=out)
+        # Pieces of many rows would push each other out of the cache: a buffer takes them in order.
+        found = out if m == 1 else np.empty(out.shape, out.dtype)
+        np.matmul(stack, columns, out=found)
+        if found is not out:
+            out[...] = found
         if end < n:
             np.matmul(right[end:], columns, out=products[:, end:, np.newaxis])
     return products
+
+
+@lru_cache(16)
+def _choose_piece(n: int, k: int) -> int:
+    """Return how many of `n` rows of length `k` to multiply with a vector at a time."""
+    most = min(_CACHED // max(k, 1), n)
+    if most < 4:
+        return min(4, _VECTOR_PRODUCTS // max(k, 1), n)
+    # BLAS takes four rows at a time; a rest costs a call of its own.
+    whole = [rows for rows in range(most, most // 2, -1) if n % rows == 0]
+    return next((rows for rows in whole if rows % 4 == 0), (whole or [most - most % 4])[0])
 
 
 def _multiply(left: npt.NDArray[Any], right: npt.NDArray[Any], products: npt.NDArray[Any]) -> None:

@@ -7,7 +7,6 @@ with the words as ``vocab`` and, if it has any, the labels of time steps as ``ye
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any, cast
 from embmap.errors import FormatError, StaleIndexError
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Backend, BytesFile, ByteSource
+from embmap.io.parsing import parse_json
 from embmap.words.beside import check_words
 from embmap.words.index_source import IndexChoice, IndexSource
 from embmap.words.records import Records
@@ -63,11 +63,9 @@ def _read_json(file: ByteSource) -> tuple[list[str], tuple[TimeLabel, ...]] | No
         return FormatError(message, path=file.path, format="word list")
 
     try:
-        listed: Any = json.loads(file.read(0, file.nbytes).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        is_syntax = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
-        why = error if is_syntax else "a number or the nesting is too large"
-        raise damaged(f"not JSON: {why}") from None
+        listed: Any = parse_json(file.read(0, file.nbytes).decode("utf-8-sig"))
+    except ValueError as error:
+        raise damaged(f"not JSON: {error}") from None
     words, labels = listed.get("vocab"), listed.get("years", [])
     if not isinstance(words, list) or not isinstance(labels, list):
         raise damaged("vocab must be a list of words, and years a list of labels, if there are any")
