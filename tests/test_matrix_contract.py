@@ -6,7 +6,7 @@ import pytest
 import embmap
 from embmap.client.matrix import RemoteMatrix
 from embmap.conversion.rows import Converted
-from embmap.formats.composed import FastTextWords
+from embmap.formats.composed import FastTextRows, FastTextWords
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.formats.text.reader import TextMatrix
@@ -19,6 +19,8 @@ from embmap.vectors.foreign import ForeignMatrix
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import ArrayMatrix, Leading, Scaled, Selected, Stacked
+from embmap.words.given import vocabulary_of
+from embmap.words.table import WordTable
 from tests.judges import inputs
 
 N, DIM, STEPS = 53, 6, 3
@@ -95,6 +97,17 @@ def fasttext(folder, lengths=(2, 3), backend="mmap"):
     matrix = np.vstack([rows, np.zeros((5, DIM), "f4")]) if lengths[1] else rows
     path.write_bytes(inputs.fasttext(words, matrix=matrix, buckets=5, lengths=lengths)[0])
     return embmap.open(path, backend=backend).vectors
+
+
+NGRAMS = FastTextIndexer(2, 3, 5)
+SIZES = NGRAMS.buckets([f"w{i}" for i in range(N)])[1][:, np.newaxis] + 1
+
+
+def taken_apart():
+    """The rows of words without their n-grams, which are zeros."""
+    words = WordTable.of(vocabulary_of([f"w{i}" for i in range(N)], N, "fasttext"))
+    buckets = ArrayMatrix(np.zeros((5, DIM), np.float32))
+    return FastTextRows.of(words, ArrayMatrix(ROWS), buckets, NGRAMS)
 
 
 def read_by_converting(path):
@@ -188,6 +201,7 @@ CASES = {
     "word2vec, read": (Word2VecMatrix, lambda folder: word2vec(folder, b"", "read"), ROWS, 0),
     "fasttext": (FastTextWords, fasttext, ROWS, 1e-6),
     "fasttext, read": (FastTextWords, lambda folder: fasttext(folder, (1, 2), "read"), ROWS, 1e-6),
+    "fasttext, apart": (FastTextRows, lambda folder: taken_apart(), ROWS * SIZES, 1e-6),
     "fasttext without n-grams": (FastTextWords, lambda folder: fasttext(folder, (0, 0)), ROWS, 0),
     "remote": (RemoteMatrix, lambda folder: remote(ROWS), ROWS, 0),
     "remote trajectories": (
