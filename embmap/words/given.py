@@ -37,11 +37,15 @@ def read_words(path: str | os.PathLike[str]) -> list[str]:
     A UTF-8 mark at the start and CR LF line ends are accepted. FormatError is raised at bytes that
     are not UTF-8.
     """
-    listed = _read_json(open_mapped(path))
+    file = Path(os.fsdecode(path))
+    data = file.read_bytes()  # it may be a pipe, which cannot be mapped
+    given = BytesFile(data)
+    given.path = file
+    listed = _read_json(given)
     if listed is not None:
         return listed[0]
     try:
-        text = Path(os.fsdecode(path)).read_bytes().decode().removeprefix("\ufeff")
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise FormatError(f"not UTF-8: {error.reason}", path=path, offset=error.start) from None
     lines = text.removesuffix("\n").split("\n") if text else []

@@ -1,6 +1,8 @@
 """Words that the caller gives to a file without words."""
 
+import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -66,3 +68,17 @@ def test_words_of_a_text_with_two_kinds_of_line_ends_are_refused(tmp_path):
     for vocab in (["x", "y"], None):
         with pytest.raises(embmap.StaleIndexError):
             embmap.open(bare, vocab=vocab, index="require")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_chosen_words_may_come_through_a_pipe(tmp_path):
+    source = embmap.finalfusion.write(tmp_path / "a", ["a", "b", "c"], np.eye(3, dtype="f4"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("c\na\n",), daemon=True)
+    writer.start()
+    report = embmap.convert(source, tmp_path / "b.fifu", words=pipe)
+    writer.join(30)
+    assert report.n_words == 2
+    with embmap.open(tmp_path / "b.fifu") as file:
+        assert list(file) == ["a", "c"]
