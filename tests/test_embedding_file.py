@@ -295,7 +295,7 @@ def test_parts_that_are_missing_are_none_or_said_to_be_missing(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"format": "word2vec"},
+        {"format": "word2vec-text"},
         {"backend": "mapp"},
         {"access": "fast"},
         {"layout": "v7"},

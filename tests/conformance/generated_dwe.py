@@ -164,7 +164,7 @@ def shared_chunk(values, shape, group):
     encoder = reference.Encoder()
     encoder.push(symbols, model)
     state = [encoder.state >> 16, encoder.state & 0xFFFF]
-    chunk = np.array([*state, *encoder.words[::-1]], "<u2")
+    chunk = np.array([*state, *encoder.halfwords[::-1]], "<u2")
     head = np.array(reference.write_model(model), "<u2")
     head, chunk = (np.append(part, [0] * (part.size % 2)).astype("<u2") for part in (head, chunk))
     n_groups = n_words // group

@@ -92,7 +92,7 @@ def test_a_step_of_one_symbol_is_read(path, backend, layout, symbol):
 def test_the_compressed_section_may_be_empty(path, backend, kernel, layout):
     values = np.full((4, 6, 2), -3, np.int16)
     data = reference.encode(values, 0.1, 2, layout)
-    words = reference.parse(data).words
+    words = reference.parse(data).halfwords
     assert layout == "blocks" or words == []
     reads_like_the_reference(path, backend, data)
 

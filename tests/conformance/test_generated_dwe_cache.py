@@ -163,7 +163,7 @@ def test_opening_touches_no_data(path, backend, layout):
     parsed = reference.parse(bytes(data))
     first = 4 * parsed.meta_size
     if layout == "stream":
-        first = len(data) - 2 * len(parsed.words)
+        first = len(data) - 2 * len(parsed.halfwords)
     data[first:] = np.random.default_rng(0).bytes(len(data) - first)
     path.write_bytes(data)
     with embmap.open(path, backend=backend, vocab=[*"abcdefgh"]) as f:
