@@ -44,9 +44,9 @@ def test_searches_leave_room_for_lookups(path, monkeypatch):
     release = threading.Event()
     real = embmap.embedding_file.EmbeddingFile.most_similar
 
-    def most_similar(*arguments):
+    def most_similar(*arguments, **options):
         assert release.wait(60)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr("embmap.embedding_file.EmbeddingFile.most_similar", most_similar)
     found = []
