@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
+from embmap.forking import process_lock
 from embmap.indexing import build_word_index
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
-from embmap.search.approximate import SUFFIX
+from embmap.search.approximate import SUFFIX, ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
@@ -36,6 +37,8 @@ from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["EmbeddingFile", "jsonable"]
+
+_creating = process_lock()
 
 
 class EmbeddingFile(Embeddings):
@@ -230,6 +233,9 @@ class EmbeddingFile(Embeddings):
     ) -> Path:
         """Write an index for approximate search beside the file and use it.
 
+        The index is mapped if the file is. With ``backend="read"`` it is read into memory, about as
+        many bytes as the vectors have in half precision and 150 for each row.
+
         Parameters
         ----------
         path : path-like, optional
@@ -261,9 +267,20 @@ class EmbeddingFile(Embeddings):
 
     def _searched(self) -> Similarity:
         matrix = self._stored_vectors()
-        if self._search is None:
-            self._search = Similarity(self._vocabulary, matrix, self._beside(SUFFIX))
-        return self._search
+        found = self._search
+        if found is None:
+            with _creating:  # all threads use the same, which keeps its indexes
+                found = self._search
+                if found is None:
+                    beside = self._beside(SUFFIX)
+                    found = Similarity(self._vocabulary, matrix, self._file, beside)
+                    self._search = found
+        return found
+
+    @property
+    def approximate(self) -> ApproximateSource:
+        """Where searches with ``approximate=True`` find their index; a server gives its own."""
+        return self._searched().approximate
 
     # The whole file
 

@@ -1,8 +1,9 @@
-"""Approximate search: a graph over the rows in FILE.usearch beside the data, mapped on first use.
+"""Approximate search: a graph over the rows in FILE.usearch beside the data, opened on first use.
 
 usearch writes the graph. The 64 bytes that follow it identify its data by size, modification time
-and number of rows, so that the index of other data is refused. The graph only proposes rows, which
-are then compared exactly. Needs the extra "ann".
+and number of rows, so that the index of other data is refused, and hold a checksum of the graph:
+usearch follows a damaged graph out of its memory. The graph only proposes rows, which are then
+compared exactly. Needs the extra "ann".
 """
 
 from __future__ import annotations
@@ -10,82 +11,188 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from embmap.errors import StaleIndexError, UnsupportedError
+from embmap.errors import EmbmapError, StaleIndexError, UnsupportedError
+from embmap.forking import process_lock
 from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
-from embmap.io.mapping import ByteSource
+from embmap.io.mapping import Backend, ByteSource
 from embmap.progress import Progress
 from embmap.threads import away_from_signals, n_threads
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import normalize
 
-__all__ = ["SUFFIX", "ApproximateIndex", "build_index"]
+__all__ = ["SUFFIX", "ApproximateIndex", "ApproximateSource", "build_index"]
 
 SUFFIX = ".usearch"
 MAGIC = b"EMBU\r\n\x1a\n"
-VERSION = 1
-_TRAILER = struct.Struct("<8sIIQqQQQQ")  # magic, version, dim, size, time, rows, graph, 0, checksum
+VERSION = 2
+# magic, version, dim, size, time, rows, bytes of the graph, checksums of the graph and of this
+_TRAILER = struct.Struct("<8sIIQqQQQQ")
 _AT_ONCE = 1 << 14  # rows passed to usearch together
 _PROPOSED = 4  # proposed rows for each result
 _FILLED = 1 << 20  # zeros per write, to see the error of a failed write
 _LEAST = 64  # smallest number of proposed rows
+_READ = 1 << 22  # bytes read at a time
+_MOST_LINKS = 1 << 10  # bytes of a row's links: 150 on average
+_MOST_HEAD = 1 << 12  # bytes of the graph that belong to no row
+
+
+class _GraphFile:
+    """An index file whose last 64 bytes match the data; its graph is not read yet."""
+
+    def __init__(
+        self, path: Path, data: ByteSource, shape: tuple[int, int], backend: Backend
+    ) -> None:
+        self._path = path
+        try:
+            self._file = open_mapped(path, backend=backend)
+        except FileNotFoundError:
+            raise StaleIndexError(
+                f"{path}: there is no approximate index; build it with build_ann()"
+            ) from None
+        except OSError as error:
+            raise _stale(path, f"cannot be opened: {error.strerror}") from None
+        except UnsupportedError as error:
+            raise _stale(path, error.message) from None
+        self.nbytes = self._file.nbytes
+        try:
+            trailer = self._file.read(
+                max(self.nbytes - _TRAILER.size, 0), min(self.nbytes, _TRAILER.size)
+            )
+        except EmbmapError as error:
+            raise _stale(path, str(error)) from None
+        if len(trailer) < _TRAILER.size or not trailer.startswith(MAGIC):
+            raise _stale(path, "it is not an approximate index of embmap")
+        _, version, dim, size, mtime, n_rows, nbytes, graph, checksum = _TRAILER.unpack(trailer)
+        if version != VERSION:
+            raise _stale(path, f"version {version}; this embmap reads {VERSION}")
+        whole = nbytes == self.nbytes - len(trailer)
+        if xxhash.xxh3_64_intdigest(trailer[:-8]) != checksum or not whole:
+            raise _stale(path, "it is damaged")
+        if (size, mtime, n_rows, dim) != (data.nbytes, data.mtime_ns, *shape):
+            raise _stale(path, "it belongs to other data")
+        if nbytes > n_rows * (2 * dim + _MOST_LINKS) + _MOST_HEAD:
+            raise _stale(path, "it is larger than its rows require")
+        self._trailer, self._graph_nbytes, self._checksum = trailer, nbytes, graph
+
+    def _parts(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the graph in parts; raise StaleIndexError at its end if it is damaged."""
+        checksum = xxhash.xxh3_64()
+        try:
+            self._file.check_whole()
+            for start in range(0, self._graph_nbytes, _READ):
+                nbytes = min(_READ, self._graph_nbytes - start)
+                part = self._file.array(start, np.uint8, nbytes)
+                checksum.update(part.data)
+                yield part
+        except EmbmapError as error:
+            raise _stale(self._path, str(error)) from None
+        if checksum.intdigest() != self._checksum:
+            raise _stale(self._path, "it is damaged")
+
+    def graph(self) -> npt.NDArray[np.uint8]:
+        """Return the graph, which was compared with its checksum: mapped, or in memory."""
+        if self._file.zero_copy:
+            for _ in self._parts():
+                pass
+            return self._file.array(0, np.uint8, self._graph_nbytes)
+        found = np.empty(self._graph_nbytes, np.uint8)
+        done = 0
+        for part in self._parts():
+            found[done : done + part.size] = part
+            done += part.size
+        return found
+
+    def copy_to(self, out: BinaryIO) -> None:
+        """Write a copy while comparing it with its checksum."""
+        out.writelines(part.data for part in self._parts())
+        out.write(self._trailer)
+
+
+def _stale(path: Path, why: str) -> StaleIndexError:
+    return StaleIndexError(f"{path}: {why}; build it again with build_ann()")
+
+
+class ApproximateSource:
+    """The approximate index of an open file: FILE.usearch, opened on the first search and kept.
+
+    It is mapped if its data is mapped. Otherwise it is read into memory, because the caller chose
+    that no file is mapped.
+    """
+
+    def __init__(self, path: Path, data: ByteSource, shape: tuple[int, int]) -> None:
+        self.path = path
+        self._data = data
+        self._shape = shape
+        self._backend: Backend = "mmap" if data.zero_copy else "read"
+        self._index: ApproximateIndex | None = None
+        self._ask: Callable[[ApproximateSource], ApproximateIndex] | None = None
+
+    def index(self) -> ApproximateIndex:
+        """Return the index to search now."""
+        if self._ask is not None:
+            return self._ask(self)
+        if self._index is None:
+            self.use(self.path)
+        return cast(ApproximateIndex, self._index)
+
+    def use(self, path: Path) -> None:
+        """Open an index and search it from now on."""
+        self._index = self.opened(path, self._backend)
+
+    def ask(self, choose: Callable[[ApproximateSource], ApproximateIndex]) -> None:
+        """Ask a function at each search which index to search."""
+        self._ask = choose
+
+    def opened(self, path: Path, backend: Backend = "mmap") -> ApproximateIndex:
+        """Return the index in a file, mapped by default."""
+        return ApproximateIndex(path, self._data, self._shape, backend)
+
+    def copy_to(
+        self, path: str | os.PathLike[str], check_size: Callable[[int], None] | None = None
+    ) -> None:
+        """Write a copy of FILE.usearch, which is read, not mapped; a damaged one is refused.
+
+        `check_size` is called with the number of bytes before they are copied, and may refuse.
+        """
+        _usearch()  # nothing could search the copy
+        file = _GraphFile(self.path, self._data, self._shape, "read")
+        if check_size is not None:
+            check_size(file.nbytes)
+        with replacing(path) as out:
+            file.copy_to(out)
 
 
 class ApproximateIndex:
-    """A mapped graph over the first `shape[0]` rows of the file `data`."""
+    """A graph over the first `shape[0]` rows of the file `data`. Threads may share it."""
 
-    def __init__(self, path: Path, data: ByteSource, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, path: Path, data: ByteSource, shape: tuple[int, int], backend: Backend = "mmap"
+    ) -> None:
         usearch = _usearch()
         self._path = path
         self._n_rows = shape[0]
         # The graph is searched in our own map, because usearch cannot open every path.
-        mapped = self._checked(data, shape)
+        buffer = _GraphFile(path, data, shape, backend).graph()
         try:
-            graph = usearch.Index.restore(mapped.array(0, np.uint8, mapped.nbytes), view=True)
+            graph = usearch.Index.restore(buffer, view=True)
         except (RuntimeError, ValueError) as error:
-            raise self._stale(f"usearch cannot read it: {error}") from None
+            raise _stale(path, f"usearch cannot read it: {error}") from None
         if graph is None or graph.ndim != shape[1] or len(graph) > shape[0]:
-            raise self._stale("its graph covers other rows")
+            raise _stale(path, "its graph covers other rows")
         self._graph = graph
-        self._mapped = mapped
-
-    def _stale(self, why: str) -> StaleIndexError:
-        return StaleIndexError(f"{self._path}: {why}; build it again with build_ann()")
-
-    def _checked(self, data: ByteSource, shape: tuple[int, int]) -> ByteSource:
-        try:
-            mapped = open_mapped(self._path)
-        except FileNotFoundError:
-            raise StaleIndexError(
-                f"{self._path}: there is no approximate index; build it with build_ann()"
-            ) from None
-        except OSError as error:
-            raise self._stale(f"cannot be opened: {error.strerror}") from None
-        except UnsupportedError as error:
-            raise self._stale(error.message) from None
-        nbytes = mapped.nbytes
-        trailer = mapped.read(max(nbytes - _TRAILER.size, 0), min(nbytes, _TRAILER.size))
-        if len(trailer) < _TRAILER.size or not trailer.startswith(MAGIC):
-            raise self._stale("it is not an approximate index of embmap")
-        _, version, dim, size, mtime, n_rows, graph_nbytes, _, checksum = _TRAILER.unpack(trailer)
-        if version != VERSION:
-            raise self._stale(f"version {version}; this embmap reads {VERSION}")
-        if xxhash.xxh3_64_intdigest(trailer[:-8]) != checksum or graph_nbytes != nbytes - len(
-            trailer
-        ):
-            raise self._stale("it is damaged")
-        if (size, mtime, n_rows, dim) != (data.nbytes, data.mtime_ns, *shape):
-            raise self._stale("it belongs to other data")
-        return mapped
+        self._buffer = buffer
+        self._lock = process_lock()  # each search sets how many rows the graph visits
 
     def candidates(
         self,
@@ -108,7 +215,7 @@ class ApproximateIndex:
         found = []
         for keys, left_out in zip(self._search(units, numbers), excluded, strict=True):
             if keys.size and int(keys.max()) >= self._n_rows:
-                raise self._stale(f"it names row {int(keys.max())} of {self._n_rows}")
+                raise _stale(self._path, f"it names row {int(keys.max())} of {self._n_rows}")
             rows = np.setdiff1d(np.unique(keys.astype(np.int64)), left_out, assume_unique=True)
             if among is not None:
                 rows = np.intersect1d(rows, among, assume_unique=True)
@@ -123,8 +230,10 @@ class ApproximateIndex:
         def search() -> list[npt.NDArray[np.uint64]]:
             found = []
             for unit, wanted in zip(units.astype(np.float32), numbers, strict=True):
-                self._graph.expansion_search = max(wanted, _LEAST)
-                found.append(np.asarray(self._graph.search(unit, wanted).keys, np.uint64))
+                with self._lock:
+                    self._graph.expansion_search = max(wanted, _LEAST)
+                    keys = self._graph.search(unit, wanted).keys
+                found.append(np.asarray(keys, np.uint64))
             return found
 
         return away_from_signals(search)  # usearch turns every interrupt into a RuntimeError
@@ -154,7 +263,12 @@ def build_index(
     with replacing(path) as out:
         _save(graph, out, path)
         size = out.seek(0, os.SEEK_END)
-        head = _TRAILER.pack(MAGIC, VERSION, dim, data.nbytes, data.mtime_ns, n_rows, size, 0, 0)
+        checksum = xxhash.xxh3_64()
+        out.seek(0)
+        while part := out.read(_READ):
+            checksum.update(part)
+        identity = dim, data.nbytes, data.mtime_ns, n_rows
+        head = _TRAILER.pack(MAGIC, VERSION, *identity, size, checksum.intdigest(), 0)
         out.write(head[:-8] + struct.pack("<Q", xxhash.xxh3_64_intdigest(head[:-8])))
 
 

@@ -145,6 +145,7 @@ class Searchable(ABC):
             Words and rows to leave out of the results; by default the words of the query.
         approximate : bool
             Compare only the rows that the index of ``build_ann`` proposes. Their scores are exact.
+            The first such search opens the index: mapped, or in memory if the file is not mapped.
             With `among`, all of its rows are compared if they are few, or if the index proposes too
             few of them.
 
@@ -164,7 +165,7 @@ class Searchable(ABC):
         FormatError
             If a row cannot be decoded.
         StaleIndexError
-            If there is no approximate index, or if it belongs to other data.
+            If there is no approximate index, if it is damaged, or if it belongs to other data.
         ValueError
             If there is no query or more than one form of it; if a vector does not fit or is not
             finite; if `n` is negative; if `dim` is not a number of leading columns; if `among` is

@@ -18,7 +18,7 @@ from embmap.codecs.products import vecdot
 from embmap.errors import UnknownWordError
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.search.approximate import ApproximateIndex, build_index
+from embmap.search.approximate import ApproximateSource, build_index
 from embmap.search.exact import ExactSearch
 from embmap.search.lengths import scale_to_units
 from embmap.search.queries import Neighbor, Options, Queries, check_finite
@@ -34,9 +34,6 @@ class Searched(Protocol):
     @property
     def path(self) -> Path: ...
 
-    @property
-    def mapped_files(self) -> tuple[ByteSource, ...]: ...
-
     def find(self, words: Iterable[str]) -> npt.NDArray[np.int64]: ...
 
     def batch(self, words: Iterable[str]) -> npt.NDArray[Any]: ...
@@ -48,16 +45,17 @@ class Similarity:
     Every call takes the file, because a reference kept here would keep the file in memory.
     """
 
-    def __init__(self, words: Vocabulary | None, matrix: Matrix, beside: Path) -> None:
-        self._beside = beside
+    def __init__(
+        self, words: Vocabulary | None, matrix: Matrix, data: ByteSource, beside: Path
+    ) -> None:
         self._words = words
-        self._dim = matrix.shape[1]
         # Further rows belong to subwords.
         self.n_rows = len(matrix) if words is None else len(words)
         self._matrix = matrix
         self._search = ExactSearch(matrix, self.n_rows)
         self._cut: tuple[int, ExactSearch] | None = None
-        self._approximate: ApproximateIndex | None = None
+        self._data = data
+        self.approximate = ApproximateSource(beside, data, (self.n_rows, matrix.shape[1]))
 
     def nearest(self, file: Searched, queries: Queries, options: Options) -> list[list[Neighbor]]:
         """Return the neighbors of each query."""
@@ -67,7 +65,7 @@ class Similarity:
         n = min(options.n, self.n_rows)
         if options.approximate:
             units = scale_to_units(vectors)
-            proposed = self._index(file).candidates(units, n, excluded, among)
+            proposed = self.approximate.index().candidates(units, n, excluded, among)
             if proposed is not None:
                 return self._ranked(self._search.scored(vectors, n, proposed))
         search = self._search_of(options.dim)
@@ -91,21 +89,14 @@ class Similarity:
         self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
     ) -> Path:
         """Write an approximate index and use it from now on."""
-        target = self._beside if path is None else Path(os.fsdecode(path))
+        target = self.approximate.path if path is None else Path(os.fsdecode(path))
         if target.exists() and target.samefile(file.path):
             raise ValueError(f"{target} holds the data; name another file for the index")
         if not self.n_rows:
             raise ValueError(f"{file.path} has no words to index")
-        data = file.mapped_files[0]
-        build_index(target, data, self._matrix, self.n_rows, progress=progress)
-        self._approximate = ApproximateIndex(target, data, (self.n_rows, self._dim))
+        build_index(target, self._data, self._matrix, self.n_rows, progress=progress)
+        self.approximate.use(target)
         return target
-
-    def _index(self, file: Searched) -> ApproximateIndex:
-        if self._approximate is None:
-            shape = self.n_rows, self._dim
-            self._approximate = ApproximateIndex(self._beside, file.mapped_files[0], shape)
-        return self._approximate
 
     def _ranked(
         self, found: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]

@@ -165,12 +165,24 @@ class _Gate:
             return
         began = time.perf_counter()
         status = 0
+        counted = False
+
+        def count() -> None:
+            nonlocal counted
+            if counted:
+                return
+            counted = True
+            seconds = time.perf_counter() - began
+            route, n = scope.get("embmap.route", "other"), scope.get("embmap.vectors", 0)
+            self._counts.count(route, status, seconds, n)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
+            elif not message.get("more_body", False):
+                count()  # a client that has its answer may ask another worker for the counts
             await send(message)
 
         problem = self._refusal(scope)
@@ -184,9 +196,7 @@ class _Gate:
         except HTTPException as error:
             await response_of(_problem_of(error))(scope, receive, send_with_headers)
         finally:
-            seconds = time.perf_counter() - began
-            route, n = scope.get("embmap.route", "other"), scope.get("embmap.vectors", 0)
-            self._counts.count(route, status, seconds, n)
+            count()
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers: dict[bytes, bytes] = {}

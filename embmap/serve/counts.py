@@ -1,7 +1,8 @@
 """Counts of responses, in the text format of Prometheus.
 
 Each worker counts in a small file of its own. The worker that is asked adds up all files, also of
-workers that have ended, so that no count ever decreases.
+workers that have ended, so that no count ever decreases. A response is counted before its last byte
+is sent, so that a client finds all responses that it has in the counts of every worker.
 """
 
 from __future__ import annotations

@@ -223,11 +223,16 @@ def _path_word(request: Request) -> str | None:
 
 
 async def _send(found: Response, send: Send) -> None:
-    """Send a large response, and wait until the client has taken most of it."""
+    """Send a large response, and wait until the client has taken most of it.
+
+    The last message completes the content, because the response is counted before it is sent.
+    """
     start = {"type": "http.response.start", "status": found.status_code}
     await send({**start, "headers": found.raw_headers})
-    await send({"type": "http.response.body", "body": found.body, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    content = memoryview(found.body)
+    for part in (content[:-1], b""):  # the second waits until most of the first is taken
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": content[-1:], "more_body": False})
 
 
 def response(answer: Answer) -> Response:

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import embmap
 from embmap.client.interface import ModelFacts
@@ -23,7 +22,7 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import EmbmapError, UnsupportedError
 from embmap.io.mapping import Backend
 from embmap.serve.completion import Completion
-from embmap.serve.indexes import IndexFolder
+from embmap.serve.indexes import ApproximateIndexes, IndexFolder
 from embmap.serve.problems import Problem, unavailable
 from embmap.serve.settings import ModelSource, Settings
 from embmap.serve.watched import Signature, Watched, label_of, signature_of
@@ -43,12 +42,19 @@ class Version:
     There is no ``cached`` (None) if reads take long or the system cannot read only from memory.
     """
 
-    def __init__(self, file: EmbeddingFile, cached: EmbeddingFile | None, watched: Watched) -> None:
+    def __init__(
+        self,
+        file: EmbeddingFile,
+        cached: EmbeddingFile | None,
+        watched: Watched,
+        indexes: IndexFolder,
+    ) -> None:
         self.file = file
         self.cached = cached
         self._watched = watched
         self.signature = watched.signature
         self.completion = Completion(file.vocab)
+        self.approximate = ApproximateIndexes(indexes, watched.signature)
 
     def check_unchanged(self) -> None:
         """Refuse to answer from a file that was written to meanwhile."""
@@ -73,7 +79,7 @@ class Model:
         self._version: Version | None = None
         self._opening: Future[Version] | None = None
         self._failed: tuple[Signature, float] | None = None
-        self._folder = folder
+        self._indexes = IndexFolder(folder, source.name)
 
     def open(self, index: IndexChoice = "auto", backend: Backend | None = None) -> EmbeddingFile:
         """Open the file."""
@@ -154,7 +160,7 @@ class Model:
                     # With "auto", the first look-up may index all words: too long for the loop.
                     quick = index != "auto" or not file.vocab
                     cached = self._cached(watched, index) if quick else None
-                version = Version(file, cached, watched)
+                version = Version(file, cached, watched, self._indexes)
             except _ReplacedError:
                 continue
             if watched.is_unchanged():
@@ -173,16 +179,12 @@ class Model:
     def _index(self, watched: Watched, until_open: ExitStack) -> IndexChoice:
         """Return an index that only the server writes to, or "auto" if there is no such index.
 
-        A server without a shared folder removes the index when `until_open` closes. The map stays
-        valid, and a process that is killed leaves nothing behind.
+        It may be removed when `until_open` closes.
         """
+        opened = partial(self._open_as, watched)
+        label = label_of(watched.signature)
         try:
-            folder = self._folder or until_open.enter_context(
-                TemporaryDirectory(prefix="embmap-serve-", ignore_cleanup_errors=True)
-            )
-            opened = partial(self._open_as, watched)
-            indexes = IndexFolder(folder, self.name)
-            return indexes.path_for(label_of(watched.signature), opened) or "auto"
+            return until_open.enter_context(self._indexes.of_words(label, opened)) or "auto"
         except OSError as error:
             if not all(Path(path).exists() for path in self._paths):
                 raise

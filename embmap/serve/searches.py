@@ -45,6 +45,8 @@ def similar(call: Call) -> Answer:
         refuse("'among' must hold words or rows, not both")
     approximate = fields.flag("approximate")
     fields.check_rest()
+    if approximate:
+        call.version.approximate.give_to(file)
     try:
         found = file.most_similar(
             query,

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import struct
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import xxhash
 
 import embmap
 from embmap.search import approximate
@@ -83,6 +85,90 @@ def test_an_approximate_index_of_other_data_is_refused(clustered, tmp_path):
     refused(copy)
     with embmap.open(clustered) as file:
         assert file.most_similar("w1", 3, approximate=True)
+
+
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+def test_a_damaged_graph_is_refused(clustered, backend):
+    with embmap.open(clustered) as file:
+        index = file.build_ann()
+    before = index.read_bytes()
+    for i in range(0, len(before) - 64, len(before) // 100):
+        damaged = bytearray(before)
+        damaged[i] ^= 0x80
+        index.write_bytes(damaged)
+        refused = pytest.raises(embmap.StaleIndexError, match="damaged")
+        with embmap.open(clustered, backend=backend) as file, refused:
+            file.most_similar("w1", approximate=True)
+
+
+@pytest.mark.parametrize("backend", ["mmap", "read"])
+def test_a_graph_that_is_too_large_is_not_read(clustered, backend):
+    with embmap.open(clustered) as file:
+        index = file.build_ann()
+    fields = list(struct.unpack("<8sIIQqQQQQ", index.read_bytes()[-64:]))
+    fields[6] = 1 << 40
+    trailer = struct.pack("<8sIIQqQQQ", *fields[:8])
+    with open(index, "wb") as out:
+        out.seek(fields[6])  # the file takes no room on the disk
+        out.write(trailer + struct.pack("<Q", xxhash.xxh3_64_intdigest(trailer)))
+    refused = pytest.raises(embmap.StaleIndexError, match="larger than its rows")
+    with embmap.open(clustered, backend=backend) as file, refused:
+        file.most_similar("w1", approximate=True)
+
+
+def test_a_file_that_is_read_has_its_graph_in_memory(clustered):
+    with embmap.open(clustered) as file:
+        index = file.build_ann()
+    with embmap.open(clustered, backend="read") as file:
+        found = file.most_similar("w1", 5, approximate=True)
+        os.truncate(index, 0)  # would kill a process that has it mapped
+        assert file.most_similar("w1", 5, approximate=True) == found
+        file.build_ann()
+        os.truncate(index, 0)
+        assert len(file.most_similar("w1", 5, approximate=True)) == 5
+
+
+class Slow:
+    """A graph that other threads interrupt before each search."""
+
+    def __init__(self, graph):
+        self.__dict__["graph"] = graph
+        self.__dict__["visited"] = []
+
+    def __getattr__(self, name):
+        return getattr(self.graph, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.graph, name, value)
+
+    def __len__(self):
+        return len(self.graph)
+
+    def search(self, unit, wanted):
+        time.sleep(0.002)
+        self.visited.append((wanted, self.graph.expansion_search))
+        return self.graph.search(unit, wanted)
+
+
+def test_threads_that_search_at_once_visit_as_many_rows_as_each_asked_for(clustered):
+    with embmap.open(clustered) as file:
+        file.build_ann()
+        index = file.approximate.index()
+        slow = index._graph = Slow(index._graph)
+        threads = [
+            threading.Thread(
+                target=file.most_similar,
+                args=([f"w{i}" for i in range(20, 60)], n),
+                kwargs={"approximate": True, "exclude": []},
+            )
+            for n in (20, 100)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(slow.visited) == 80
+    assert all(wanted == visits for wanted, visits in slow.visited)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes and pipes")

@@ -34,3 +34,12 @@ def asking(ask, n=3):
 def value_of(server, route="/v1/a/lookup"):
     status, answer = server.json(route, {"words": ["w1", "w39"]})
     return status, answer["vectors"][0][0] if status == 200 else answer["error"]["code"]
+
+
+def rows_near(server, **options):
+    """Ask for an approximate search; return its rows, or the status and code of a refusal."""
+    body = {"word": "3", "n": 5, "approximate": True, **options}
+    status, answer = server.json("/v1/a/similar", body)
+    if status == 200:
+        return tuple(each["row"] for each in answer["neighbors"])
+    return status, answer["error"]["code"]

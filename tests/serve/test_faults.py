@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 import embmap
-from tests.serve.faulty import VECTORS, WORDS, asking, value_of
+from tests.serve.faulty import MANY, RNG, VECTORS, WORDS, asking, rows_near, value_of
 from tests.served import answer_to, in_process, serving, settings_of, skip_without_server
 
 pytestmark = pytest.mark.slow
@@ -126,6 +126,113 @@ def test_a_sparse_index_file_is_not_copied(path, states_its_size):
             written = int(re.search(r"wchar: (\d+)", told.read())[1])
     assert written < 1 << 24 < n_blocks << 16
     assert server.told == "a: its index is not valid; the server builds another\n"
+
+
+@pytest.fixture
+def graphed(tmp_path, monkeypatch):
+    """A file, its approximate index, and where a server has its folder."""
+    pytest.importorskip("usearch", reason="usearch is not installed")
+    vectors = RNG.standard_normal((2000, 16), np.float32)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", MANY[: len(vectors)], vectors)
+    with embmap.open(path) as file:
+        index = file.build_ann()
+    own = tmp_path / "temporary"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    return path, index, own
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_an_approximate_index_is_changed_while_it_is_searched(graphed, n_workers):
+    path, index, own = graphed
+    with embmap.open(path) as file:
+        right = tuple(each.row for each in file.most_similar("3", 5, approximate=True))
+    whole, stale = index.read_bytes(), (422, "stale_index")
+    middle = len(whole) // 2
+    spare = path.with_name("spare")
+    damaged = whole[:middle] + bytes(0xFF ^ each for each in whole[middle:-64]) + whole[-64:]
+
+    def replace(make):
+        index.unlink()
+        make()
+
+    changes = [
+        lambda: os.truncate(index, 100),
+        lambda: index.write_bytes(damaged),
+        lambda: index.write_bytes(b""),
+        index.unlink,
+        lambda: replace(index.mkdir),
+        lambda: replace(lambda: index.symlink_to("/dev/zero")),
+        lambda: replace(lambda: index.symlink_to(path)),
+        lambda: replace(lambda: index.symlink_to(index)),
+    ]
+    with serving(path, "--workers", n_workers) as server:
+        assert rows_near(server) == right
+        with asking(lambda: rows_near(server)) as seen:
+            for change in changes:
+                change()
+                for _ in range(4):  # whichever worker answers
+                    assert rows_near(server) == stale
+                if index.is_dir():
+                    index.rmdir()
+                spare.write_bytes(whole)
+                spare.replace(index)
+                for _ in range(4):
+                    assert rows_near(server) == right
+                assert len(list(own.rglob("*.usearch"))) <= (n_workers > 1)
+        assert seen == {right, stale}
+        if n_workers > 1:  # a worker that takes the place of another has further counts
+            assert len(list(own.rglob("*.counts"))) == n_workers
+    assert list(own.iterdir()) == []
+
+
+def test_a_new_approximate_index_is_searched_from_the_next_request_on(graphed):
+    path, _, own = graphed
+    with serving(path, "--workers", 2) as server:
+        for i in range(3):
+            vectors = RNG.standard_normal((2000, 16), np.float32)
+            embmap.finalfusion.write(path, MANY[:2000], vectors)
+            for _ in range(4):
+                assert rows_near(server) == (422, "stale_index"), i
+            with embmap.open(path) as file:
+                file.build_ann()
+                right = tuple(each.row for each in file.most_similar("3", 5, approximate=True))
+            for _ in range(4):
+                assert rows_near(server) == right
+            assert len(list(own.rglob("*.usearch"))) == 1
+
+
+@pytest.mark.parametrize("error", [None, errno.ENOSPC, errno.EDQUOT])
+def test_an_approximate_index_without_room_is_refused(graphed, monkeypatch, error):
+    from embmap.search import approximate
+    from embmap.serve import indexes
+
+    body = b'{"word": "3", "approximate": true}'
+    asked = (
+        b"POST /v1/a/similar HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+
+    def full(*_):
+        raise OSError(error, os.strerror(error))
+
+    path, _, own = graphed
+    with in_process(settings_of(path)) as port:
+        with monkeypatch.context() as patched:
+            patched.setattr(indexes, "_REFUSED_FOR", 0.0)
+            if error is None:
+                room = shutil.disk_usage(own)._replace(free=1000)
+                patched.setattr(shutil, "disk_usage", lambda _: room)
+            else:
+                patched.setattr(approximate._GraphFile, "copy_to", full)
+            answer = answer_to(port, asked)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b'"no_room"' in answer
+            assert list(own.iterdir()) == []
+        with monkeypatch.context() as patched:
+            patched.setattr(indexes, "_REFUSED_FOR", 0.0)
+            assert answer_to(port, asked).startswith(b"HTTP/1.1 200 ")
+        assert list(own.iterdir()) == []
 
 
 def test_a_link_that_is_turned_back_and_forth(tmp_path):
