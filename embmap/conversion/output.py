@@ -208,6 +208,7 @@ def _find_original(prepared: Prepared, wishes: Wishes) -> Original:
         rows=rows,
         changed=changed or is_cut,
         dim=dim if is_cut and not changed else None,
+        words_changed=chosen is not None and chosen.is_changed,
     )
 
 
