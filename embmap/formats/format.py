@@ -15,7 +15,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol
 
@@ -140,6 +140,8 @@ class Input:
         The vectors at every time step, if the file has several and all of them are converted.
     scale : float or None
         Factor from `steps` to numbers if they are integers.
+    attributes : mapping
+        Further numbers of the words by name, each of shape (words,), for the writer of the format.
     is_whole : bool
         Whether the file is written again with every tensor, column or time step; see
         :meth:`Request.keeps_whole`.
@@ -157,6 +159,7 @@ class Input:
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
     scale: float | None = None
+    attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     is_whole: bool = False
 
     @property

@@ -110,3 +110,102 @@ def test_an_output_matrix_without_rows_is_not_missed(tmp_path):
         "metadata",
         "word counts",
     )
+
+
+# gensim
+
+
+@pytest.fixture(scope="module")
+def models():
+    return pytest.importorskip("gensim.models", reason="gensim is not installed")
+
+
+def train(models, kind, **options):
+    texts = [[f"w{i}" for i in range(n, 9)] for n in range(9)]
+    options = {"bucket": 50, **options} if kind == "FastText" else options
+    return getattr(models, kind)(
+        texts, vector_size=4, min_count=1, workers=1, epochs=1, seed=3, **options
+    )
+
+
+def load(models, kind, path):
+    fasttext = pytest.importorskip("gensim.models.fasttext").FastTextKeyedVectors
+    return (fasttext if kind == "FastText" else models.KeyedVectors).load(str(path))
+
+
+def assert_same_expandos(found, expected, rows=slice(None)):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values[rows], strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Word2Vec", "FastText"])
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_keyed_vectors_keep_counts_and_attributes(tmp_path, models, kind, protocol):
+    vectors = train(models, kind).wv
+    for number, word in enumerate(vectors.index_to_key):
+        vectors.set_vecattr(word, "my weight", number / 3)
+        vectors.set_vecattr(word, "flag", np.int8(number))
+    vectors.save(str(tmp_path / "a.kv"), pickle_protocol=protocol)
+    theirs = load(models, kind, tmp_path / "a.kv")
+    report = embmap.convert(tmp_path / "a.kv", tmp_path / "b.kv")
+    assert report.left_out == ()
+    ours = load(models, kind, tmp_path / "b.kv")
+    assert type(ours) is type(theirs)
+    assert (ours.index_to_key, ours.key_to_index) == (theirs.index_to_key, theirs.key_to_index)
+    assert_same_expandos(ours.expandos, theirs.expandos)
+    arrays = ["vectors"] + ["vectors_vocab", "vectors_ngrams"] * (kind == "FastText")
+    for name in arrays:
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), strict=True)
+    assert ours.get_vecattr("w3", "count") == theirs.get_vecattr("w3", "count")
+    again = embmap.convert(tmp_path / "b.kv", tmp_path / "c.kv")
+    assert again.left_out == ()
+    assert (tmp_path / "c.kv").read_bytes() == (tmp_path / "b.kv").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Word2Vec", "FastText"])
+def test_chosen_words_of_keyed_vectors_keep_their_counts(tmp_path, models, kind):
+    train(models, kind).wv.save(str(tmp_path / "a.kv"))
+    theirs = load(models, kind, tmp_path / "a.kv")
+    rows = [1, 4, 8]
+    words = [theirs.index_to_key[row] for row in rows]
+    for options, chosen in (({"words": words}, rows), ({"limit": 2}, [0, 1])):
+        report = embmap.convert(tmp_path / "a.kv", tmp_path / "b.kv", **options)
+        assert report.left_out == ()
+        ours = load(models, kind, tmp_path / "b.kv")
+        assert ours.index_to_key == [theirs.index_to_key[row] for row in chosen]
+        assert_same_expandos(ours.expandos, theirs.expandos, chosen)
+        np.testing.assert_array_equal(ours.vectors, theirs.vectors[chosen], strict=True)
+    report = embmap.convert(tmp_path / "a.kv", tmp_path / "b.npy")
+    assert set(report.left_out) - {"subwords"} == {"word counts", "word attributes"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Word2Vec", "FastText"])
+def test_models_name_their_training_state(tmp_path, models, kind):
+    model = train(models, kind, hs=1)
+    model.save(str(tmp_path / "a.model"))
+    report = embmap.convert(tmp_path / "a.model", tmp_path / "b.kv")
+    assert report.left_out == ("training state",)
+    ours = load(models, kind, tmp_path / "b.kv")
+    assert_same_expandos(ours.expandos, {n: model.wv.expandos[n] for n in ours.expandos})
+    assert ours.expandos.keys() == {"count", "sample_int"}
+    np.testing.assert_array_equal(ours.vectors, model.wv.vectors)
+    model.wv.save(str(tmp_path / "a.kv"))  # with the places of words in the tree
+    assert embmap.convert(tmp_path / "a.kv", tmp_path / "b.kv").left_out == ("training state",)
+
+
+@pytest.mark.slow
+def test_attributes_that_are_no_numbers_are_named(tmp_path, models):
+    vectors = models.KeyedVectors(2)
+    vectors.add_vectors(["a", "b"], np.ones((2, 2), np.float32))
+    vectors.set_vecattr("a", "title", "A")
+    vectors.save(str(tmp_path / "a.kv"))
+    report = embmap.convert(tmp_path / "a.kv", tmp_path / "b.kv")
+    assert report.left_out == ("other word attributes",)
+    vectors.expandos = {"count": np.arange(3)}  # of words that were removed
+    vectors.save(str(tmp_path / "a.kv"))
+    assert embmap.convert(tmp_path / "a.kv", tmp_path / "b.kv").left_out == ("word counts",)
+    assert load(models, "Word2Vec", tmp_path / "b.kv").expandos == {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any, cast
 
-from embmap.formats.composed import FastTextRows
+from embmap.formats.composed import take_apart
 from embmap.formats.fasttext import ARGUMENTS, LOSSES, MAGIC, MODELS, SUPERVISED
 from embmap.formats.fasttext.file import FastTextFile
 from embmap.formats.format import Original, Output, Writer
@@ -63,7 +63,7 @@ class FastTextWriter(Writer):
             raise ValueError(f"a fastText model must have fewer than {2**31} words, not {n}")
         if indexer is not None and words is not None:
             buckets = cast(Matrix, output.buckets)
-            rows = Stacked(FastTextRows.of(words, rows, buckets, indexer), buckets)
+            rows = Stacked(take_apart(output), buckets)
         with replacing(output.path) as out:
             out.write(MAGIC + struct.pack("<i12id", _VERSION, *_arguments(output, indexer)))
             out.write(struct.pack("<3i2q", n, n, 0, n * (n + 1) // 2, -1))
