@@ -140,6 +140,8 @@ class Input:
         The vectors at every time step, if the file has several and all of them are converted.
     scale : float or None
         Factor from `steps` to numbers if they are integers.
+    data : ByteSource or None
+        The bytes of the file, if its writer copies them.
     attributes : mapping
         Further numbers of the words by name, each of shape (words,), for the writer of the format.
     is_whole : bool
@@ -159,6 +161,7 @@ class Input:
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
     scale: float | None = None
+    data: ByteSource | None = None
     attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     is_whole: bool = False
 

@@ -39,6 +39,7 @@ class FastTextFormat(FileFormat):
             source,
             metadata="".join(lines),
             parts=file.parts,
+            data=data,
             is_whole=request.keeps_whole(self.name) and request.limit is None,
             subwords=file.subwords,
             buckets=None if file.subwords is None else file.stored[1],

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from embmap.formats.composed import take_apart
 from embmap.formats.fasttext import ARGUMENTS, LOSSES, MAGIC, MODELS, SUPERVISED
-from embmap.formats.fasttext.file import FastTextFile
 from embmap.formats.format import Original, Output, Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
@@ -82,8 +81,7 @@ def _find_whole(output: Output) -> ByteSource | None:
     source = original.source
     if output.metadata != source.metadata or output.subwords is not source.subwords:
         return None
-    (data,) = cast(FastTextFile, source.file).mapped_files
-    return data
+    return source.data
 
 
 def _arguments(output: Output, indexer: FastTextIndexer | None) -> list[Any]:

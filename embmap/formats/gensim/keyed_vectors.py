@@ -136,7 +136,7 @@ def _name_parts(attributes: dict[str, Any]) -> list[str]:
 def _read_attributes(
     source: ByteSource, expandos: Any, n: int
 ) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    """Return the numbers that belong to each of `n` words, and the names of what is none."""
+    """Return the numbers that belong to each of `n` words, and names of the rest."""
     found, unread = dict[str, npt.NDArray[Any]](), list[str]()
     for name, saved in expandos.items() if isinstance(expandos, dict) else ():
         array = _column(source, saved, n)
