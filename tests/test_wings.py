@@ -19,8 +19,8 @@ ORDER = [
     ["search"],
     ["embeddings", "indexing"],
     ["embedding_file"],
-    ["formats.format", "formats.composed"],
-    ["formats.tensors"],
+    ["formats.format"],
+    ["formats.tensors", "formats.composed"],
     [
         *("formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc", "formats.word2vec"),
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),

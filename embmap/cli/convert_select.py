@@ -17,6 +17,8 @@ from embmap.formats.registry import FORMATS, get_written_formats
 
 __all__ = ["convert", "select"]
 
+_WRITERS = [each.writer for each in get_written_formats().values() if each.writer is not None]
+
 
 def _parse_dtype(text: str) -> str:
     """Return the name of a dtype that is known; the output may still refuse it."""
@@ -136,7 +138,7 @@ def convert(
         typer.Option(
             metavar="DIALECT",
             help="Write OUT in this dialect of its format.",
-            autocompletion=complete(list_dialects(get_written_formats().values())),
+            autocompletion=complete(list_dialects(_WRITERS)),
         ),
     ] = None,
     subwords: Annotated[

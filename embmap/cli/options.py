@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from embmap.formats.format import Format
+from embmap.formats.format import Format, Writer
 from embmap.formats.registry import get_file_formats
 from embmap.io.mapping import Backend
 
@@ -54,8 +54,8 @@ def choose(known: Collection[str], help: str) -> Any:
     )
 
 
-def list_dialects(formats: Iterable[Format]) -> list[str]:
-    """Return the dialects of some formats."""
+def list_dialects(formats: Iterable[Format | Writer]) -> list[str]:
+    """Return the dialects that some formats have, or that some writers write."""
     return [dialect for format in formats for dialect in format.dialects]
 
 

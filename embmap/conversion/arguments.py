@@ -82,14 +82,15 @@ def check_choices(
 ) -> None:
     """Refuse what the format of the output does not have."""
     writer = cast(Writer, target.writer)
-    for name, is_given, able in (
-        ("quantize", quantize is not None or opq, lambda each: "quantization" in each.holds),
-        ("compression", compression is not None, lambda each: each.compressions),
-        ("output_layout", output_layout is not None, lambda each: each.dialects),
-        ("bits", bits is not None, lambda each: each.over_time),
+    for what, is_given, able in (
+        ("{quantize}", quantize is not None or opq, lambda each: "quantization" in each.holds),
+        ("{compression}", compression is not None, lambda each: each.compressions),
+        ("{output_layout}", output_layout is not None, lambda each: each.dialects),
+        ("{bits}", bits is not None, lambda each: each.over_time),
+        ("{subwords} explicit", subwords == "explicit", lambda each: "explicit" in each.subwords),
     ):
         if is_given and not able(writer):
-            raise ArgumentError(f"{{{name}}} is for {list_titles(able)} files, not {target.title}")
+            raise ArgumentError(f"{what} is for {list_titles(able)} files, not {target.title}")
     for name, value, choices in (
         ("subwords", subwords, _SUBWORDS),
         ("compression", compression, writer.compressions),

@@ -228,7 +228,7 @@ def _make_report(prepared: Prepared, output: Output, wishes: Wishes) -> Conversi
         output_format=wishes.format.name,
         n_words=len(output.vectors),
         dim=output.vectors.shape[1],
-        dtype=writer.stored_dtype or name_dtype(prepared.vectors.dtype),
+        dtype=_name_dtype(prepared, output, writer),
         n_duplicates=0 if chosen is None else chosen.n_duplicates,
         n_dropped=n_uncommon + (0 if chosen is None else chosen.n_dropped),
         n_missing=0 if chosen is None else chosen.n_missing,
@@ -236,6 +236,14 @@ def _make_report(prepared: Prepared, output: Output, wishes: Wishes) -> Conversi
         left_out=_find_left_out(prepared, output, writer),
         words_path=words_beside(wishes.path) if beside else None,
     )
+
+
+def _name_dtype(prepared: Prepared, output: Output, writer: Writer) -> str:
+    """Return the dtype of the numbers in the output."""
+    if output.original is not None and output.original.is_whole:
+        source = prepared.source
+        return name_dtype((source.steps[0] if source.steps else source.vectors).dtype)
+    return writer.stored_dtype or name_dtype(prepared.vectors.dtype)
 
 
 def _find_left_out(prepared: Prepared, output: Output, writer: Writer) -> tuple[str, ...]:

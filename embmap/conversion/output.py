@@ -144,7 +144,11 @@ def make_output(prepared: Sequence[Prepared], wishes: Wishes) -> Output:
     words = chosen[0].words if chosen and chosen[0] is not None else None
     steps: Sequence[Matrix] = vectors
     source = prepared[0].source
-    if wishes.writer.over_time and not source.steps:
+    original = None
+    if len(prepared) == 1 and _is_kept(source, wishes):
+        original = _find_original(prepared[0], wishes)
+    is_whole = original is not None and original.is_whole
+    if wishes.writer.over_time and not source.steps and not is_whole:
         words, steps = align(chosen, vectors)
     output = Output(
         path=wishes.path,
@@ -154,10 +158,9 @@ def make_output(prepared: Sequence[Prepared], wishes: Wishes) -> Output:
         compression=wishes.compression,
         dialect=wishes.dialect,
         progress=wishes.progress,
+        original=original,
     )
-    if len(prepared) == 1 and _is_kept(source, wishes):
-        output = replace(output, original=_find_original(prepared[0], wishes))
-    if wishes.writer.over_time:
+    if wishes.writer.over_time and not is_whole:
         rounded, scale = _find_integers(prepared[0], steps, output, wishes)
         output = replace(output, steps=rounded, scale=scale)
     if "norms" in wishes.writer.holds:
@@ -200,7 +203,7 @@ def _find_original(prepared: Prepared, wishes: Wishes) -> Original:
     elif wishes.limit is not None:
         rows = np.arange(len(vectors))
     is_cast = wishes.dtype is not None and wishes.writer.stored_dtype is None
-    changed = prepared.lengths != "stored" or is_cast
+    changed = prepared.lengths != "stored" or is_cast or wishes.bits is not None
     dim = vectors.shape[1]
     is_cut = dim < prepared.source.vectors.shape[1]
     return Original(
@@ -208,6 +211,7 @@ def _find_original(prepared: Prepared, wishes: Wishes) -> Original:
         rows=rows,
         changed=changed or is_cut,
         dim=dim if is_cut and not changed else None,
+        words_changed=chosen is not None and chosen.is_changed,
     )
 
 

@@ -38,7 +38,7 @@ class ConversionReport:
     left_out : tuple of str
         Parts of the input that the output lacks: "repeated words", "norms", "subwords",
         "quantization", "metadata", and parts that only its own format holds, such as "other
-        tensors", "special tokens" and "other time steps".
+        tensors", "special tokens", "other time steps", "word counts" and "output matrix".
     words_path : pathlib.Path or None
         The text file with the words, if the format does not contain words.
     """

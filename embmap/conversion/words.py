@@ -28,6 +28,8 @@ class Chosen:
     ----------
     rows : numpy.ndarray
         Shape (n,), int64: the rows of the words in the input, ascending.
+    is_changed : bool
+        Whether bytes that are not UTF-8 were replaced.
     """
 
     words: WordTable
@@ -35,6 +37,7 @@ class Chosen:
     n_duplicates: int
     n_dropped: int
     n_missing: int
+    is_changed: bool = False
 
 
 def choose(
@@ -53,7 +56,7 @@ def choose(
     """
     asked = None if wanted is None else set(wanted)
     data, ends, rows, hashes = bytearray(), array("q"), array("q"), array("Q")
-    n_dropped = 0
+    n_dropped, is_changed = 0, False
     for row, encoded in enumerate(table.encoded()):
         try:
             word = encoded.decode()
@@ -61,7 +64,7 @@ def choose(
             if not lossy:
                 raise table.not_utf8(row, error) from None
             word = encoded.decode(errors="replace")
-            encoded = word.encode()
+            encoded, is_changed = word.encode(), True
         if asked is not None and word not in asked:
             continue
         reason = refuse(word)
@@ -93,4 +96,5 @@ def choose(
         n_duplicates=0 if keep_repeats else int(repeats.size),
         n_dropped=n_dropped,
         n_missing=max(n_missing, 0),
+        is_changed=is_changed,
     )

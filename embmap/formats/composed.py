@@ -8,18 +8,19 @@ unknown word is the mean of the rows of its n-grams. Writers of such models take
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from embmap.formats.format import Output
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import segment_sums
-from embmap.vectors.streamed import Streamed
+from embmap.vectors.streamed import Selected, Streamed
 from embmap.words.subwords import FastTextIndexer
 from embmap.words.table import WordTable
 
-__all__ = ["FastTextRows", "FastTextWords"]
+__all__ = ["FastTextRows", "FastTextWords", "take_apart"]
 
 _BATCH = 1 << 12  # words that are composed at a time
 
@@ -135,6 +136,22 @@ class FastTextRows(FastTextWords):
         with np.errstate(invalid="ignore", over="ignore"):
             own: npt.NDArray[Any] = rows * sizes - sums
         return own.astype(self.dtype, copy=False)
+
+
+def take_apart(output: Output) -> Matrix:
+    """Return the rows of the words of an output: as its input stores them, or made of vectors."""
+    original, words, indexer = output.original, output.words, output.subwords
+    if original is not None and not (original.changed or original.words_changed):
+        source = original.source
+        if isinstance(source.vectors, FastTextWords) and indexer is source.subwords:
+            rows = source.vectors.stored[0]
+            return rows if original.rows is None else Selected(rows, original.rows)
+    return FastTextRows.of(
+        cast(WordTable, words),
+        output.vectors,
+        cast(Matrix, output.buckets),
+        cast(FastTextIndexer, indexer),
+    )
 
 
 def _drop_brackets(

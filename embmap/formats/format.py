@@ -15,7 +15,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol
 
@@ -42,6 +42,7 @@ from embmap.words.time_labels import TimeLabel, check_labels, find_step
 __all__ = [
     "FLOATS",
     "OTHER_STEPS",
+    "WORD_COUNTS",
     "FileFormat",
     "Format",
     "Input",
@@ -52,8 +53,11 @@ __all__ = [
 ]
 
 FLOATS = ("float32", "float16", "float64")
+_READ = 1 << 22
 OTHER_STEPS = "other time steps"
 """What reports call the time steps of which one is converted."""
+WORD_COUNTS = "word counts"
+"""What reports call how often each word occurred in the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,10 @@ class Input:
         The vectors at every time step, if the file has several and all of them are converted.
     scale : float or None
         Factor from `steps` to numbers if they are integers.
+    data : ByteSource or None
+        The bytes of the file, if its writer copies them.
+    attributes : mapping
+        Further numbers of the words by name, each of shape (words,), for the writer of the format.
     is_whole : bool
         Whether the file is written again with every tensor, column or time step; see
         :meth:`Request.keeps_whole`.
@@ -153,6 +161,8 @@ class Input:
     parts: tuple[str, ...] = ()
     steps: Sequence[Matrix] = ()
     scale: float | None = None
+    data: ByteSource | None = None
+    attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     is_whole: bool = False
 
     @property
@@ -174,12 +184,20 @@ class Original:
         dtype.
     dim : int or None
         How many numbers of each row are written, if the rows are cut and not changed otherwise.
+    words_changed : bool
+        Whether words differ from the stored ones: bytes that are not UTF-8 were replaced.
     """
 
     source: Input
     rows: npt.NDArray[np.int64] | None = None
     changed: bool = False
     dim: int | None = None
+    words_changed: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the input is written again as a whole, with every row as it is stored."""
+        return self.source.is_whole and not self.changed and self.rows is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +269,15 @@ class Output:
         for _, block in (self.vectors if vectors is None else vectors).blocks():
             little = block.astype(block.dtype.newbyteorder("<"), copy=False)
             out.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+
+    def copy_bytes(self, out: BinaryIO, data: ByteSource, start: int = 0) -> None:
+        """Write the bytes of a file from `start` on as they are, a few megabytes at a time."""
+        for begin in range(start, data.nbytes, _READ):
+            data.check_whole()
+            stop = min(begin + _READ, data.nbytes)
+            out.write(data.array(begin, np.uint8, stop - begin).data)
+            if self.progress is not None:
+                self.progress("copying bytes", stop, data.nbytes)
 
 
 class Writer(ABC):

@@ -23,9 +23,10 @@ _QUOTED = 200  # characters of zipfile's messages, which quote names of any leng
 
 def map_npz(
     path: Path, name: str | None, spool: BinaryIO
-) -> tuple[npt.NDArray[Any], np.float32 | None]:
-    """Copy an array out of an archive and map the copy; return it and the scale in the archive.
+) -> tuple[npt.NDArray[Any], np.float32 | None, bool]:
+    """Copy an array out of an archive and map the copy.
 
+    Returns the array, the scale in the archive, and whether there are other members.
     Without a name, the array is the integers over time, else the only matrix, else the only array
     of three dimensions. Only an array of three dimensions has a scale.
     """
@@ -63,7 +64,8 @@ def map_npz(
         raise ArgumentError(f"{path} has several arrays; choose one with {{tensor}}: {names}")
     spool.seek(0)
     array = map_stream(spool, path, (2, 3))
-    return array, scale if array.ndim == 3 else None
+    scale = scale if array.ndim == 3 else None
+    return array, scale, len(listed) > 1 + (scale is not None)
 
 
 def _count_dimensions(archive: zipfile.ZipFile, member: str) -> int | None:

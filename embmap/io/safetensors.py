@@ -6,18 +6,16 @@ As in the safetensors library, the tensors must fill the data without gaps or ov
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from embmap.errors import FormatError, TruncatedError
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.io.parsing import parse_json
 
-__all__ = ["FORMAT", "Header", "Tensor", "describe_tensors", "read_data", "read_header"]
+__all__ = ["FORMAT", "Header", "Tensor", "describe_tensors", "find_data", "read_header"]
 
 FORMAT = "safetensors"
 _READ = 1 << 22
@@ -122,7 +120,7 @@ def read_header(data: ByteSource) -> Header:
 
 def describe_tensors(data: ByteSource) -> dict[str, Any]:
     """Return the header's entries of all tensors of a file, in the order of their data."""
-    start = _data_start(data)
+    start = find_data(data)
     return {
         name: {
             "dtype": tensor.kind,
@@ -136,13 +134,8 @@ def describe_tensors(data: ByteSource) -> dict[str, Any]:
     }
 
 
-def read_data(data: ByteSource) -> Iterator[memoryview]:
-    """Yield the data of all tensors of a file, a few megabytes at a time."""
-    for start in range(_data_start(data), data.nbytes, _READ):
-        yield data.array(start, np.uint8, min(_READ, data.nbytes - start)).data
-
-
-def _data_start(data: ByteSource) -> int:
+def find_data(data: ByteSource) -> int:
+    """Return where the data of the tensors start."""
     return 8 + int.from_bytes(data.read(0, 8), "little")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import embmap
 from embmap.finalfusion import Quantized
-from embmap.subwords import BucketIndexer
+from embmap.subwords import BucketIndexer, FloretIndexer
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["DATA", "OPERATIONS", "PAIRS", "lay_data", "make_sources", "perform", "read_back"]
@@ -34,6 +34,9 @@ EXTENSIONS = {
     "glove": "txt",
     "npy": "npy",
     "safetensors": "safetensors",
+    "gensim": "kv",
+    "fasttext": "fasttext",
+    "floret": "floret",
 }
 _BESIDE = ("cvc", "dwe", "npy", "safetensors")  # formats whose words are in a second file
 
@@ -71,6 +74,10 @@ def _subwords(path: Path, version: int) -> None:
     indexer = BucketIndexer(3, 4, 4)
     rows = np.concatenate([vectors_of(version), vectors_of(version)[: indexer.n_buckets]])
     embmap.finalfusion.write(path, words_of(version), rows, subwords=indexer)
+
+
+def _floret(path: Path, version: int) -> None:
+    embmap.finalfusion.write(path, [], vectors_of(version), subwords=FloretIndexer(2, 4, N))
 
 
 def _quantized(path: Path, version: int) -> None:
@@ -152,7 +159,8 @@ def _conversion(path: Path, version: int, sources: Path, given: str, options: An
     if path.suffix == ".dwe":  # the steps of time are several inputs
         source = [source, folder / "input.vec"]
         options = {**options, "bits": 6}
-    embmap.convert(source, path, **options)
+    (format,) = (name for name, each in EXTENSIONS.items() if path.suffix == f".{each}")
+    embmap.convert(source, path, output_format=format, **options)
 
 
 Writer = Callable[[Path, int, Path], object]
@@ -200,13 +208,22 @@ _INPUTS = {
     "input.npy": {},
     "input.npz": {"vocab": True},
     "input.safetensors": {},
+    "input.kv": {},
+    "input.fasttext": {},
+    "floret.fifu": {},
+    "input.floret": {},
 }
+_TABLES = ("floret.fifu", "input.floret")  # of n-grams; they have no words
 # Names of operations that write vectors and the words beside them.
 PAIRS = ["cvc, rows and words appended"]
 
 for _given, _options in _INPUTS.items():
     for _format, _extension in EXTENSIONS.items():
         if _options and _format == "dwe":  # what is read with it takes no such options
+            continue
+        if _given in _TABLES and _format not in ("floret", "finalfusion"):
+            continue
+        if _given not in _TABLES and _format == "floret":
             continue
         _name = f"{_given} to {_format}"
         OPERATIONS[_name] = (
@@ -234,9 +251,11 @@ def make_sources(folder: Path) -> Path:
         _finalfusion(inputs / DATA, version)
         _subwords(inputs / "subwords.fifu", version)
         _quantized(inputs / "quantized.fifu", version)
+        _floret(inputs / "floret.fifu", version)
         for extension in sorted(EXTENSIONS.values(), key="dwe".__eq__):  # made of another
             if extension != "fifu":
-                _conversion(inputs / f"input.{extension}", version, sources, DATA, {})
+                given = "floret.fifu" if extension == "floret" else DATA
+                _conversion(inputs / f"input.{extension}", version, sources, given, {})
         with open(inputs / "input.npz", "wb") as out:
             np.savez_compressed(out, vectors_of(version))
     return sources

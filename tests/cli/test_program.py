@@ -83,6 +83,7 @@ def test_without_typer_the_program_names_the_extra(path):
         ("embmap convert a --from f", ["finalfusion", "fasttext", "floret"]),
         ("embmap convert a --to g", ["gensim", "glove"]),
         ("embmap convert a --output-layout s", ["spec", "stream"]),
+        ("embmap convert a --output-layout f", ["flat"]),  # "first" is only read
         ("embmap convert a --compression ", ["fp16", "int8", "lossless"]),
         ("embmap convert a --dtype b", ["bfloat16"]),
         ("embmap get a --layout sp", ["spec"]),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import embmap
+from tests.judges.inputs import fasttext
 
 WORDS = ["berlin", "zürich", "東京", "🙂", "a"]
 RNG = np.random.default_rng(0)
@@ -78,6 +79,11 @@ def make(name, folder):
         vectors = models.KeyedVectors(VECTORS.shape[1])
         vectors.add_vectors(WORDS, VECTORS)
         vectors.save(str(path))
+    elif name == "fasttext":
+        path.write_bytes(fasttext(WORDS, labels=["__label__x"])[0])
+    elif name == "floret":
+        numbers = [f"{n} {' '.join(map(str, row))}\n" for n, row in enumerate(VECTORS)]
+        path.write_text("5 6 2 4 2 7 < >\n" + "".join(numbers), "utf-8", newline="")
     return path, {}
 
 

@@ -6,7 +6,7 @@ import pytest
 import embmap
 from embmap.finalfusion import Quantized
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer
-from tests.conversion.sources import RNG, WORDS
+from tests.conversion.sources import RNG, VECTORS, WORDS
 
 INDEXERS = {
     "bucket": BucketIndexer(3, 4, 4),
@@ -116,3 +116,12 @@ def test_quantizing_is_for_finalfusion_files_alone(tmp_path):
     with pytest.raises(ValueError, match="q must divide"):
         embmap.convert(source, tmp_path / "b.fifu", quantize=3)
     assert [item.name for item in tmp_path.iterdir()] == ["a.fifu"]
+
+
+@pytest.mark.parametrize("name", ["b.kv", "b.vec", "b.npy"])
+def test_explicit_subwords_are_refused_by_outputs_that_cannot_hold_them(tmp_path, name):
+    embmap.finalfusion.write(tmp_path / "a.fifu", WORDS, VECTORS)
+    message = "subwords explicit is for finalfusion files, not"
+    with pytest.raises(ValueError, match=message):
+        embmap.convert(tmp_path / "a.fifu", tmp_path / name, subwords="explicit")
+    assert not (tmp_path / name).exists()

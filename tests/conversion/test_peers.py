@@ -82,7 +82,10 @@ def test_gensim_composes_the_same_vectors_from_our_models(tmp_path, name, throug
     out = tmp_path / f"b{extension}"
     form = "fasttext" if extension == ".bin" else None
     report = embmap.convert(path, out, output_format=form)
-    assert report.left_out == (() if extension == ".bin" else ("metadata",))
+    lost = () if extension == ".bin" else ("metadata",)
+    if through == "fastText" and extension == ".kv":
+        lost += ("word counts", "output matrix")
+    assert report.left_out == lost
     if extension == ".bin":
         got = fasttext.load_facebook_model(str(out)).wv
     else:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.composed import FastTextWords
-from embmap.formats.fasttext import FORMAT
-from embmap.formats.fasttext.layout import check_types, find_rows, parse
+from embmap.formats.fasttext import FORMAT, LABELS, OUTPUT_MATRIX
+from embmap.formats.fasttext.layout import check_types, find_rows, has_output_matrix, parse
+from embmap.formats.format import WORD_COUNTS
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.report import Report
@@ -51,8 +52,7 @@ class FastTextFile(EmbeddingFile):
             return [word.decode(errors="replace") for _, word in words.encoded(start, stop)]
 
         def find() -> tuple[Matrix, Matrix]:
-            n = layout.words.n
-            return find_rows(file, layout, int(words.finder.bounds(n, n)[0]))
+            return find_rows(file, layout, _measure(words))
 
         shape = (layout.words.n, layout.dim)
         self._composed = FastTextWords(
@@ -78,6 +78,15 @@ class FastTextFile(EmbeddingFile):
         self._check_open()
         return dict(self._offsets.metadata)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the file holds beyond words and vectors, as reports of conversions name it."""
+        self._check_open()
+        layout = self._offsets
+        has_output = has_output_matrix(self._file, layout, _measure(self._words))
+        held = {WORD_COUNTS: layout.words.n, LABELS: layout.n_labels, OUTPUT_MATRIX: has_output}
+        return tuple(part for part, is_held in held.items() if is_held)
+
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         self._check_open()
         return self._composed.compose(words)
@@ -102,3 +111,9 @@ class FastTextFile(EmbeddingFile):
         stored = report.attempt(lambda: self.stored, what="matrix")
         if stored is not None:
             report.attempt(verify_vectors, Stacked(*stored), report, progress, what="vectors")
+
+
+def _measure(words: Vocabulary) -> int:
+    """Return how many bytes the words take in the dictionary."""
+    n = words.records.n
+    return int(words.finder.bounds(n, n)[0])

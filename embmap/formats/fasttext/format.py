@@ -38,6 +38,9 @@ class FastTextFormat(FileFormat):
         return replace(
             source,
             metadata="".join(lines),
+            parts=file.parts,
+            data=data,
+            is_whole=request.keeps_whole(self.name) and request.limit is None,
             subwords=file.subwords,
             buckets=None if file.subwords is None else file.stored[1],
         )

@@ -23,7 +23,15 @@ from embmap.vectors.matrix import Matrix
 from embmap.words.records import Records, scan
 from embmap.words.subwords import FastTextIndexer
 
-__all__ = ["DIALECTS", "FastTextLayout", "check_types", "find_rows", "has_first_header", "parse"]
+__all__ = [
+    "DIALECTS",
+    "FastTextLayout",
+    "check_types",
+    "find_rows",
+    "has_first_header",
+    "has_output_matrix",
+    "parse",
+]
 
 DIALECTS = ("12", "11", "first")
 _FIRST_HEADER = struct.Struct("<12id3iq")
@@ -88,12 +96,7 @@ def parse(source: ByteSource, dialect: str | None = None) -> FastTextLayout:
 
 def find_rows(source: ByteSource, layout: FastTextLayout, nbytes: int) -> tuple[Matrix, Matrix]:
     """Return the rows of words and of buckets, float32; the words take `nbytes` in the file."""
-    labels = _labels(layout, nbytes)
-    offset = labels.offset + (int(scan(source, labels)[-1]) if labels.n else 0)
-    reader = FieldReader(source, FORMAT, offset)
-    if layout.dialect != "first":
-        _refuse_quantized(reader)
-    n_stored = _count_rows(reader, layout.dim)
+    reader, n_stored = _find_matrix(source, layout, nbytes)
     n_words, n_buckets = layout.words.n, layout.n_buckets
     if n_stored < n_words + n_buckets:
         raise reader.error(
@@ -105,6 +108,26 @@ def find_rows(source: ByteSource, layout: FastTextLayout, nbytes: int) -> tuple[
     rows = dense_matrix(source, reader.offset, (n_words, layout.dim), "<f4")
     buckets = dense_matrix(source, reader.offset + rows.nbytes, (n_buckets, layout.dim), "<f4")
     return rows, buckets
+
+
+def has_output_matrix(source: ByteSource, layout: FastTextLayout, nbytes: int) -> bool:
+    """Return whether rows of the output matrix follow; the words take `nbytes` in the file."""
+    reader, n_stored = _find_matrix(source, layout, nbytes)
+    is_marked = layout.dialect != "first"  # a byte before the sizes says whether it is quantized
+    start = reader.offset + 4 * n_stored * layout.dim + is_marked
+    return start < source.nbytes and any(source.read_at_most(start, 8))
+
+
+def _find_matrix(
+    source: ByteSource, layout: FastTextLayout, nbytes: int
+) -> tuple[FieldReader, int]:
+    """Return a reader at the first row of the matrix, and the number of rows."""
+    labels = _labels(layout, nbytes)
+    offset = labels.offset + (int(scan(source, labels)[-1]) if labels.n else 0)
+    reader = FieldReader(source, FORMAT, offset)
+    if layout.dialect != "first":
+        _refuse_quantized(reader)
+    return reader, _count_rows(reader, layout.dim)
 
 
 def check_types(source: ByteSource, layout: FastTextLayout, starts: npt.NDArray[Any]) -> None:

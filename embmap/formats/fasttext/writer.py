@@ -1,7 +1,8 @@
 """Writing fastText's models (``.bin``, version 12), which fastText and gensim read.
 
-An embedding lacks what training needs: how often each word occurred, and the output matrix. Words
-get descending counts, so that readers keep their order, and the output matrix has no rows.
+A model that is not changed is copied. Other embeddings lack what training needs: how often each
+word occurred, and the output matrix. Words get descending counts, so that readers keep their order,
+and the output matrix has no rows.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import struct
 from typing import Any, cast
 
-from embmap.formats.composed import FastTextRows
+from embmap.formats.composed import take_apart
 from embmap.formats.fasttext import ARGUMENTS, LOSSES, MAGIC, MODELS, SUPERVISED
-from embmap.formats.format import Output, Writer
+from embmap.formats.format import Original, Output, Writer
 from embmap.io.atomic_write import replacing
+from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import Stacked
 from embmap.words.subwords import FastTextIndexer
@@ -43,17 +45,24 @@ class FastTextWriter(Writer):
         return "holds a NUL, which ends a word in this format" if "\0" in word else None
 
     def find_kept(self, output: Output) -> frozenset[str]:
+        if _find_whole(output) is not None:
+            return self.holds | {"metadata", *cast(Original, output.original).source.parts}
         lost = set(output.values()) - set(ARGUMENTS)
         return self.holds if lost else self.holds | {"metadata"}
 
     def write(self, output: Output) -> None:
+        whole = _find_whole(output)
+        if whole is not None:
+            with replacing(output.path) as out:
+                output.copy_bytes(out, whole)
+            return
         words, indexer = output.words, cast("FastTextIndexer | None", output.subwords)
         rows, n = output.vectors, len(output.vectors)
         if n >= 2**31:
             raise ValueError(f"a fastText model must have fewer than {2**31} words, not {n}")
         if indexer is not None and words is not None:
             buckets = cast(Matrix, output.buckets)
-            rows = Stacked(FastTextRows.of(words, rows, buckets, indexer), buckets)
+            rows = Stacked(take_apart(output), buckets)
         with replacing(output.path) as out:
             out.write(MAGIC + struct.pack("<i12id", _VERSION, *_arguments(output, indexer)))
             out.write(struct.pack("<3i2q", n, n, 0, n * (n + 1) // 2, -1))
@@ -62,6 +71,17 @@ class FastTextWriter(Writer):
             out.write(b"\0" + struct.pack("<2q", *rows.shape))
             output.write_rows(out, rows)
             out.write(b"\0" + struct.pack("<2q", 0, rows.shape[1]))
+
+
+def _find_whole(output: Output) -> ByteSource | None:
+    """Return the model that is copied as it is; None if anything of it is changed."""
+    original = output.original
+    if original is None or not original.is_whole or original.words_changed:
+        return None
+    source = original.source
+    if output.metadata != source.metadata or output.subwords is not source.subwords:
+        return None
+    return source.data
 
 
 def _arguments(output: Output, indexer: FastTextIndexer | None) -> list[Any]:

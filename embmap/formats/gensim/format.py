@@ -63,4 +63,5 @@ class GensimFormat(Format):
             subwords=saved.indexer,
             buckets=saved.buckets,
             parts=saved.left_out,
+            attributes=saved.attributes,
         )

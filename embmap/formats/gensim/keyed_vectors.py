@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, UnsupportedError
-from embmap.formats.gensim import FORMAT
+from embmap.formats.format import WORD_COUNTS
+from embmap.formats.gensim import FORMAT, TRAINING_STATE, name_part
 from embmap.formats.gensim.pickled import Made, Named, Stored, read_pickle
 from embmap.io.mapping import ByteSource
 from embmap.io.npy import map_npy
@@ -60,16 +61,25 @@ _INNER = ("wv", "kv")  # where a whole model keeps its words and vectors
 _UNCOMPOSED = "vectors_vocab"  # rows of words without their n-grams
 _NGRAMS = ("vectors_ngrams", "syn0_ngrams", "syn0_all")  # today and in older versions
 # Attributes of a model that are not read, and their names in reports.
-_PARTS = {"dv": "document vectors", "docvecs": "document vectors"}
+_PARTS = {
+    "dv": "document vectors",
+    "docvecs": "document vectors",
+    "wv": TRAINING_STATE,  # around the vectors is a model
+    "kv": TRAINING_STATE,
+    "syn1": TRAINING_STATE,
+    "syn1neg": TRAINING_STATE,
+    "vocab": WORD_COUNTS,  # an object for each word, in older versions
+}
 _FLOATS = re.compile("[<>=]?(f[248])")
+_NUMBERS = re.compile("[<>=|]?([iu][1248]|f[248])")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedVectors:
     """What gensim saved: words, a row for each, and in fastText models a row for each bucket.
 
-    If `composes` is true, the rows of the words lack their n-grams. `left_out` names
-    what is not read.
+    If `composes` is true, the rows of the words lack their n-grams. `attributes` are further
+    numbers of the words, by name. `left_out` names these and what is not read.
     """
 
     words: list[str]
@@ -77,6 +87,7 @@ class KeyedVectors:
     composes: bool = False
     indexer: FastTextIndexer | None = None
     buckets: Matrix | None = None
+    attributes: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
 
@@ -86,11 +97,12 @@ def read_keyed_vectors(source: ByteSource, open_npz: Callable[[Path], Matrix]) -
     attributes, beside = _attributes(saved), str(source.path)
     if attributes is None:
         raise _error(source, "an object of gensim was expected")
-    parts = [part for name, part in _PARTS.items() if attributes.get(name) is not None]
+    parts = _name_parts(attributes)
     for name in _INNER:
         inner = _attributes(attributes.get(name))
         if inner is not None:
             attributes, beside = inner, f"{beside}.{name}"
+            parts += _name_parts(attributes)
             break
     words = attributes.get("index_to_key", attributes.get("index2word"))
     if not isinstance(words, list):
@@ -102,12 +114,37 @@ def read_keyed_vectors(source: ByteSource, open_npz: Callable[[Path], Matrix]) -
     rows = arrays.find("vectors", "syn0", _UNCOMPOSED)
     if rows is None:
         raise _error(source, "there are no vectors")
-    found = KeyedVectors(words=words, rows=rows, left_out=tuple(dict.fromkeys(parts)))
+    kept, unread = _read_attributes(source, attributes.get("expandos"), len(words))
+    parts += [*map(name_part, kept), *unread]
+    left_out = tuple(dict.fromkeys(parts))
+    found = KeyedVectors(words=words, rows=rows, attributes=kept, left_out=left_out)
     if len(words) != len(found.rows):
         raise _error(source, f"{len(words)} words for {len(found.rows)} vectors")
     if any(arrays.has(name) for name in _NGRAMS):
         found = _add_buckets(found, source, arrays, attributes)
     return found
+
+
+def _name_parts(attributes: dict[str, Any]) -> list[str]:
+    """Return the names in reports of the attributes of an object that are not read."""
+    apart = attributes.get("__numpys")
+    held = {name for name, value in attributes.items() if value is not None and value != {}}
+    held.update(apart if isinstance(apart, list) else ())
+    return [part for name, part in _PARTS.items() if name in held]
+
+
+def _read_attributes(
+    source: ByteSource, expandos: Any, n: int
+) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """Return the numbers that belong to each of `n` words, and names of the rest."""
+    found, unread = dict[str, npt.NDArray[Any]](), list[str]()
+    for name, saved in expandos.items() if isinstance(expandos, dict) else ():
+        array = _column(source, saved, n)
+        if array is not None:
+            found[name] = array
+        else:
+            unread.append(name_part(name, is_read=False))
+    return found, unread
 
 
 def _add_buckets(
@@ -196,16 +233,10 @@ class _Arrays:
 
 def _array(source: ByteSource, saved: Made) -> npt.NDArray[Any]:
     """Return a two-dimensional array, if its parts fit each other."""
-    buffered = saved.by.name in _FROM_BUFFER
-    parts = saved.arguments if buffered else saved.state
-    if not isinstance(parts, tuple) or len(parts) != (4 if buffered else 5):
-        raise _error(source, "the parts of an array are missing")
-    if buffered:
-        stored, kind, shape, order = parts
-    else:
-        _, shape, kind, by_columns, stored = parts
-        order = "F" if by_columns is True or by_columns == 1 else "C"
-    dtype = _dtype(source, kind)
+    stored, kind, shape, order = _parts_of(source, saved)
+    dtype = _dtype(kind, _FLOATS)
+    if dtype is None:
+        raise _error(source, "the dtype of vectors must be float16, float32 or float64")
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int for n in shape)):
         raise _error(source, "vectors must have two dimensions")
     rows, dim = shape
@@ -213,20 +244,47 @@ def _array(source: ByteSource, saved: Made) -> npt.NDArray[Any]:
     if rows < 0 or not 1 <= dim < 2**31 or rows * dim != array.size:
         raise _error(source, f"an array of shape ({rows}, {dim}) cannot have {array.size} numbers")
     # The bytes may start anywhere in a pickle, but matrices need aligned numbers.
-    whole = array.reshape((rows, dim), order="F" if order == "F" else "C")
+    whole = array.reshape((rows, dim), order=order)
     return np.require(whole, requirements="A")
 
 
-def _dtype(source: ByteSource, kind: Any) -> np.dtype[Any]:
-    """Return a floating-point dtype; its state gives the byte order."""
+def _column(source: ByteSource, saved: Any, n: int) -> npt.NDArray[Any] | None:
+    """Return an array of `n` numbers; None for anything else."""
+    if not isinstance(saved, Made) or saved.by.name not in (*_RECONSTRUCT, *_FROM_BUFFER):
+        return None
+    stored, kind, shape, _ = _parts_of(source, saved)
+    dtype = _dtype(kind, _NUMBERS)
+    if dtype is None or not isinstance(shape, tuple) or shape != (n,):
+        return None
+    array = _stored(source, stored, dtype)
+    if array.size != n:
+        raise _error(source, f"an array of shape ({n},) cannot have {array.size} numbers")
+    return array
+
+
+def _parts_of(source: ByteSource, saved: Made) -> tuple[Any, Any, Any, Literal["C", "F"]]:
+    """Return the bytes, the dtype, the shape and the order of an array."""
+    buffered = saved.by.name in _FROM_BUFFER
+    parts = saved.arguments if buffered else saved.state
+    if not isinstance(parts, tuple) or len(parts) != (4 if buffered else 5):
+        raise _error(source, "the parts of an array are missing")
+    if buffered:
+        stored, kind, shape, order = parts
+        return stored, kind, shape, "F" if order == "F" else "C"
+    _, shape, kind, by_columns, stored = parts
+    return stored, kind, shape, "F" if by_columns is True or by_columns == 1 else "C"
+
+
+def _dtype(kind: Any, names: re.Pattern[str]) -> np.dtype[Any] | None:
+    """Return a dtype of which the name matches; its state gives the byte order."""
     if isinstance(kind, Made) and kind.by.name == "numpy.dtype" and kind.arguments:
         name = kind.arguments[0]
-        found = _FLOATS.fullmatch(name) if isinstance(name, str) else None
+        found = names.fullmatch(name) if isinstance(name, str) else None
         state = kind.state if isinstance(kind.state, tuple) else ()
         order = state[1] if len(state) > 1 else "="
-        if found and isinstance(order, str) and order in ("<", ">", "="):
-            return np.dtype(name if order == "=" else order + found[1])
-    raise _error(source, "the dtype of vectors must be float16, float32 or float64")
+        if found and isinstance(order, str) and order in ("<", ">", "=", "|"):
+            return np.dtype(name if order in "=|" else order + found[1])
+    return None
 
 
 def _stored(source: ByteSource, stored: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -6,13 +6,18 @@ replaced as a whole. They start at multiples of 64 bytes, so that embmap reads t
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Any, BinaryIO, cast
 
-from embmap.formats.composed import FastTextRows
+import numpy as np
+import numpy.typing as npt
+
+from embmap.formats.composed import take_apart
 from embmap.formats.format import FLOATS, Output, Writer
+from embmap.formats.gensim import name_part
 from embmap.io.atomic_write import replacing
 from embmap.vectors.matrix import Matrix
 from embmap.words.subwords import FastTextIndexer
@@ -32,6 +37,9 @@ class GensimWriter(Writer):
     dtypes = FLOATS
     subwords = frozenset({"fasttext"})
 
+    def find_kept(self, output: Output) -> frozenset[str]:
+        return self.holds.union(name_part(name) for name in _choose_attributes(output))
+
     def write(self, output: Output) -> None:
         rows, dim = output.vectors.shape
         attributes: dict[str, Any] = {
@@ -40,12 +48,11 @@ class GensimWriter(Writer):
             "next_index": rows,
             "key_to_index": {},
             "norms": None,
-            "expandos": {},
+            "expandos": _choose_attributes(output),
             "mapfile_path": None,
         }
         indexer, words = output.subwords, output.words
-        if isinstance(indexer, FastTextIndexer) and words is not None:
-            buckets = cast(Matrix, output.buckets)
+        if isinstance(indexer, FastTextIndexer):
             attributes |= {
                 "min_n": indexer.min_n,
                 "max_n": indexer.max_n,
@@ -53,8 +60,8 @@ class GensimWriter(Writer):
                 "buckets_word": None,
                 "compatible_hash": True,
                 "vectors": None,  # gensim composes them
-                "vectors_vocab": FastTextRows.of(words, output.vectors, buckets, indexer),
-                "vectors_ngrams": buckets,
+                "vectors_vocab": take_apart(output),
+                "vectors_ngrams": cast(Matrix, output.buckets),
             }
         else:
             attributes["vectors"] = output.vectors
@@ -70,6 +77,15 @@ class GensimWriter(Writer):
                 else:
                     pickle.add(value)
             pickle.end()
+
+
+def _choose_attributes(output: Output) -> dict[str, npt.NDArray[Any]]:
+    """Return the attributes of the words that are written, in files of gensim's own."""
+    original = output.original
+    if original is None:
+        return {}
+    attributes, rows = original.source.attributes, original.rows
+    return {name: each if rows is None else each[rows] for name, each in attributes.items()}
 
 
 class _Pickle:
@@ -91,11 +107,17 @@ class _Pickle:
     def add(self, value: Any) -> None:
         """Write a name or a value."""
         if isinstance(value, Matrix):
-            self._array(value)
+            self._array(value.shape, value.dtype, lambda: self._output.write_rows(self._out, value))
+        elif isinstance(value, np.ndarray):
+            little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+            self._array(value.shape, value.dtype, lambda: self._out.write(little.data))
         elif isinstance(value, str):
-            self._out.write(_text(value.encode()))
+            self._out.write(_text(value.encode("utf-8", "surrogatepass")))
         elif isinstance(value, dict):
-            self._out.write(b"}")
+            self._out.write(b"}(")
+            for part in chain.from_iterable(value.items()):
+                self.add(part)
+            self._out.write(b"u")
         elif isinstance(value, bool | None):
             self._out.write({None: b"N", True: b"\x88", False: b"\x89"}[value])
         else:
@@ -116,23 +138,26 @@ class _Pickle:
             pairs = (struct.pack("<cIci", b"j", i, b"J", i) for i in range(start, stop))
             self._out.write(b"(" + b"".join(pairs) + b"u")
 
-    def _array(self, matrix: Matrix) -> None:
-        dtype = matrix.dtype.newbyteorder("<")
+    def _array(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], write: Callable[[], object]
+    ) -> None:
         self._name(_ARRAY)
         self._name(("numpy", "ndarray"))
         self._out.write(b"K\0\x85C\1b\x87R")  # of shape (0,) and bytes, before it gets its state
         self._out.write(b"(K\1")
-        for size in matrix.shape:
+        for size in shape:
             self.add(size)
-        self._out.write(b"\x86")
+        self._out.write(b"\x85" if len(shape) == 1 else b"\x86")
         self._name(("numpy", "dtype"))
-        self._out.write(_text(dtype.str[1:].encode()) + b"\x89\x88\x87R")
-        self._out.write(b"(K\3" + _text(b"<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89")
+        self._out.write(_text(dtype.newbyteorder("<").str[1:].encode()) + b"\x89\x88\x87R")
+        order = _text(b"|" if dtype.itemsize == 1 else b"<")
+        self._out.write(b"(K\3" + order + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89")
         # Bytes that are dropped at once move the numbers to a multiple of the alignment.
         padding = -(self._out.tell() + 12) % _ALIGNMENT
         self._out.write(b"C" + bytes([padding]) + bytes(padding) + b"0")
-        self._out.write(b"\x8e" + struct.pack("<Q", matrix.nbytes))
-        self._output.write_rows(self._out, matrix)
+        nbytes = math.prod(shape) * dtype.itemsize
+        self._out.write(b"\x8e" + struct.pack("<Q", nbytes))
+        write()
         self._out.write(b"tb")
 
     def _name(self, name: tuple[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,8 @@ from embmap.vectors.streamed import ArrayMatrix, Scaled
 from embmap.words.beside_writer import with_words_beside
 
 __all__ = ["NpyFormat", "NpzFormat"]
+
+_OTHER_ARRAYS = "other arrays"  # as reports name them
 
 
 class NpyWriter(Writer):
@@ -63,13 +66,18 @@ class NpzWriter(Writer):
     keeps_repeats = True
 
     def find_kept(self, output: Output) -> frozenset[str]:
-        return frozenset({OTHER_STEPS})
+        is_whole = output.original is not None and output.original.is_whole
+        return frozenset({OTHER_STEPS, _OTHER_ARRAYS} if is_whole else {OTHER_STEPS})
 
     def write(self, output: Output) -> None:
         from embmap.formats.npy.writer import write_npz
 
+        original = output.original
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:
-            write_npz(out, output)
+            if original is not None and original.is_whole:
+                output.copy_bytes(out, cast(ByteSource, original.source.data))
+            else:
+                write_npz(out, output)
 
 
 class NpyFormat(FileFormat):
@@ -111,8 +119,15 @@ class NpzFormat(Format):
         # In the folder of the output there is room for a copy.
         spool = stack.enter_context(spool_beside(request.folder / "array.npy"))
         path = cast(Path, data.path)
-        array, scale = map_npz(path, request.tensor, spool)
-        return _make_input(self.name, path, array, request, scale)
+        array, scale, has_others = map_npz(path, request.tensor, spool)
+        source = _make_input(self.name, path, array, request, scale)
+        is_whole = request.keeps_whole(self.name) and request.limit is None
+        return replace(
+            source,
+            parts=(*source.parts, _OTHER_ARRAYS) if has_others else source.parts,
+            data=data,
+            is_whole=is_whole and request.scale is None,
+        )
 
 
 def _make_input(

@@ -17,7 +17,7 @@ from embmap.formats.safetensors.file import DIALECT, SafetensorsFile
 from embmap.formats.tensors import NamedTensors, TensorFormat
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import FORMAT, describe_tensors, read_data
+from embmap.io.safetensors import FORMAT, describe_tensors, find_data
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside import find_words
@@ -71,16 +71,13 @@ class SafetensorsWriter(Writer):
             if data is None:
                 output.write_rows(out)
             else:
-                for block in read_data(data):
-                    out.write(block)
+                output.copy_bytes(out, data, find_data(data))
 
 
 def _find_whole(output: Output) -> ByteSource | None:
     """Return the file of which every tensor is written as it is; None if rows differ."""
     original = output.original
-    if original is None or not original.source.is_whole:
-        return None
-    if original.changed or original.rows is not None:
+    if original is None or not original.is_whole:
         return None
     return cast(SafetensorsFile, original.source.file).tensors.data
 

@@ -65,7 +65,7 @@ class TextFormat(Format):
             head,
             self.name,
             limit=request.limit,
-            dtype=_parsed(request),
+            dtype=_choose_dtype(request, self.name),
             progress=request.progress,
         )
         return Input(format=self.name, words=words, vectors=vectors)
@@ -158,7 +158,11 @@ class FloretFormat(Format):
         if head.dim < 1:
             raise self._error(data, f"rows must have at least 1 number, not {head.dim}")
         numbers, buckets = read_lines(
-            data, head, self.name, dtype=_parsed(request), progress=request.progress
+            data,
+            head,
+            self.name,
+            dtype=_choose_dtype(request, self.name),
+            progress=request.progress,
         )
         for row, number in enumerate(numbers.encoded()):
             if number != b"%d" % row:
@@ -175,6 +179,8 @@ class FloretFormat(Format):
         return FormatError(message, path=data.path, format=self.name, offset=0)
 
 
-def _parsed(request: Request) -> npt.DTypeLike:
+def _choose_dtype(request: Request, format: str) -> npt.DTypeLike:
     """Return the dtype to parse numbers as: float64 only if the output keeps its digits."""
+    if request.dtype is None and request.keeps_whole(format):
+        return np.float64
     return np.float64 if request.dtype == np.float64 else np.float32

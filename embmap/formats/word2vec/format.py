@@ -27,10 +27,13 @@ class Word2VecWriter(Writer):
         return None
 
     def write(self, output: Output) -> None:
+        original = output.original
+        file = None if original is None else original.source.file
+        end = b"" if file is not None and file.layout == "plain" else b"\n"
         with replacing(output.path) as out:
             out.write(b"%d %d\n" % output.vectors.shape)
             for word, row in output.pairs():
-                out.write(b"%s %s\n" % (word, row.astype("<f4", copy=False).tobytes()))
+                out.write(b"%s %s%s" % (word, row.astype("<f4", copy=False).tobytes(), end))
 
 
 class Word2VecFormat(FileFormat):
