@@ -41,7 +41,11 @@ class ExactSearch:
     """
 
     def __init__(self, matrix: Matrix, n_rows: int, dim: int | None = None) -> None:
-        self._matrix = matrix if dim is None else Leading(matrix, dim)
+        self._matrix = matrix
+        if dim is not None and isinstance(matrix, ProductMatrix):
+            self._matrix = matrix.leading(dim)
+        elif dim is not None:
+            self._matrix = Leading(matrix, dim)
         self._n_rows = n_rows
         self._columns = matrix.shape[1]  # which are decoded to compare some
         self._dtype = np.result_type(matrix.dtype, np.float32)

@@ -243,7 +243,7 @@ def parse_among(
         raise TypeError(f"among takes words, rows, a mask, or metadata of sections, not {among!r}")
     if isinstance(among, Mapping):
         return {str(key): value for key, value in among.items()}
-    listed = among if hasattr(among, "__array__") else list(among)
+    listed = _read_among(among, n_rows)
     values = np.asarray(listed)
     if isinstance(listed, list) and {True, False} <= {isinstance(each, str) for each in listed}:
         raise TypeError("among takes either words or rows")
@@ -265,6 +265,16 @@ def parse_among(
     rows = values.astype(np.int64)
     rows[rows < 0] += n_rows
     return rows if (np.diff(rows) > 0).all() else np.unique(rows)
+
+
+def _read_among(among: Iterable[Any], n_rows: int) -> Any:
+    """Return words or rows as a list or an array; a range of rows costs no loop over them."""
+    if isinstance(among, range) and among:
+        first, last = sorted((among[0], among[-1]))
+        if -n_rows <= first and last < n_rows:
+            return np.arange(among.start, among.stop, among.step, dtype=np.int64)
+        raise out_of_range("a row in among", first if first < -n_rows else last, n_rows)
+    return among if hasattr(among, "__array__") else list(among)
 
 
 def parse_exclude(

@@ -13,7 +13,7 @@ from embmap.codecs.product import distance_tables, reconstruct, table_sums
 from embmap.codecs.products import multiply, vecdot
 from embmap.errors import FormatError
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import Selected
+from embmap.vectors.streamed import Leading, Selected
 
 __all__ = ["ProductMatrix", "Quantized"]
 
@@ -116,6 +116,22 @@ class ProductMatrix(Matrix):
             part._norms = Selected(self._norms, rows)
             part._norm_rows = part._norms.rows()
         return part
+
+    def leading(self, columns: int) -> Matrix:
+        """Return the first columns; without a projection only their codes are decoded."""
+        codebooks, projection = self._decoding_tables()
+        if projection is not None:
+            return Leading(self, columns)
+        width = codebooks.shape[2]
+        q = -(-columns // width)
+        part = copy(self)
+        part.shape = (self.shape[0], q * width)
+        part.codes = Leading(self.codes, q)
+        part._code_rows = part.codes.rows()
+        part._tables = codebooks[:q], None
+        part._squares = None
+        part._turns = None
+        return part if q * width == columns else Leading(part, columns)
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
         norm = None if self._norm_rows is None else self._norm_rows[i]

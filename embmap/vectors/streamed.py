@@ -74,7 +74,10 @@ class Selected(Streamed):
     def read(
         self, start: int, stop: int, buffer: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Return a range of rows: in a buffer of enough rows, unless they lie together."""
+        """Return a range of rows: in a buffer of enough rows, unless they lie together.
+
+        A caller with a buffer has checked that the rows exist.
+        """
         rows = self._rows[start:stop]
         n = len(rows)
         if not n:
@@ -84,7 +87,10 @@ class Selected(Streamed):
             int(rows[-1]) - first + 1 == n and (np.diff(rows) > 0).all()
         ):
             return self._matrix[first : first + n]
-        return self._matrix.take(rows, None if buffer is None else buffer[:n])
+        if buffer is None:
+            return self._matrix.take(rows)
+        self._matrix._gather(np.asarray(rows), buffer[:n])
+        return buffer[:n]
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         own = self._rows

@@ -309,6 +309,31 @@ def test_many_queries_of_quantized_rows_decode_them_once(tmp_path, small_blocks)
         assert [file.most_similar(word, 5) for word in names(50)] == found
 
 
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("dim", [2, 3, 6, 10])
+def test_leading_columns_of_quantized_rows_need_only_their_codes(
+    tmp_path, small_blocks, monkeypatch, dim, norms
+):
+    quantized = Quantized(
+        RNG.integers(0, 7, (600, 4), np.uint8),
+        RNG.standard_normal((4, 7, 3)).astype("f4"),
+        None,
+        RNG.random(600).astype("f4") if norms else None,
+    )
+    path = embmap.finalfusion.write(tmp_path / "a", names(600), None, quantized=quantized)
+    among = np.arange(0, 600, 9)
+    with embmap.open(path) as file:
+        cut = file.vectors[:, :dim]
+        if dim % 3 == 0:
+            monkeypatch.setattr(ProductMatrix, "_span", None)
+        for metric in METRICS:
+            found = file.most_similar("w9", 9, metric, dim=dim)
+            agrees(found, reference(cut, cut[9], 9, metric, {9}), 1e-6)
+            found = file.most_similar("w9", 9, metric, dim=dim, among=among)
+            others = set(range(600)) - set(among.tolist()) | {9}
+            agrees(found, reference(cut, cut[9], 9, metric, others), 1e-6)
+
+
 def test_a_code_without_a_centroid_is_named(tmp_path):
     codes = RNG.integers(0, 7, (50, 4), np.uint8)
     codes[31, 2] = 1

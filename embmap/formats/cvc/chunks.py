@@ -283,29 +283,52 @@ class ChunkedMatrix(Matrix):
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
-        order = np.argsort(rows, kind="stable")  # so that the file is read forwards
-        ordered = rows[order]
-        numbers = np.searchsorted(self._starts, ordered, "right") - 1
-        bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
-        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            number = int(numbers[begin])
-            local = ordered[begin:end] - self._starts[number]
-            out[order[begin:end]] = self._rows_of_chunk(number, local)
+        if (rows[1:] >= rows[:-1]).all():
+            order, ordered = None, rows
+        else:  # so that the file is read forwards
+            order = np.argsort(rows, kind="stable")
+            ordered = rows[order]
+        starts = self._starts
+        begin = 0
+        while begin < rows.size:
+            number = bisect_right(starts, ordered[begin]) - 1
+            stop = starts[number] + self._chunks[number].rows
+            end = int(np.searchsorted(ordered, stop))
+            local = ordered[begin:end] - starts[number]
+            if order is not None:
+                out[order[begin:end]] = self._rows_of_chunk(number, local)
+            elif out.flags.c_contiguous:
+                self._rows_of_chunk(number, local, out[begin:end])
+            else:
+                out[begin:end] = self._rows_of_chunk(number, local)
+            begin = end
 
-    def _rows_of_chunk(self, number: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Decode sorted rows of a chunk, counted from its first row."""
+    def _rows_of_chunk(
+        self, number: int, rows: npt.NDArray[np.int64], out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Decode sorted rows of a chunk, counted from its first row; `out` must be contiguous."""
         part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
-            return self._decode_planes(number, part, rows)
+            found: npt.NDArray[Any] = self._decode_planes(number, part, rows)
+            if out is None:
+                return found
+            out[...] = found
+            return out
         if self._file.zero_copy:
-            stored = self.stored_rows(number, 0, self._chunks[number].rows)[rows]
+            whole = self.stored_rows(number, 0, self._chunks[number].rows)
+            # The rows exist. To gather unaligned rows, take would first copy all of them.
+            aligned = whole.flags.aligned
+            stored = whole.take(rows, axis=0, mode="clip") if aligned else whole[rows]
         else:
             kind = self._kinds[part.compression]
             sizes = np.full(rows.size, columns * kind.itemsize)
             data = self._file.gather(part.offset + rows * (columns * kind.itemsize), sizes)
             stored = data.view(kind).reshape(rows.size, columns)
         if part.compression == "fp16":
-            return decode_half(stored)
+            return decode_half(stored, out)
         if part.compression == "int8":
-            return decode_affine(stored, part.scale, part.minimum)
-        return stored.astype(self.dtype, copy=False)
+            return decode_affine(stored, part.scale, part.minimum, out)
+        if out is None:
+            return stored.astype(self.dtype, copy=False)
+        out[...] = stored
+        return out
