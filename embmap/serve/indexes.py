@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import shutil
 import time
@@ -28,6 +27,7 @@ from embmap.io.atomic_write import Together
 from embmap.io.mapping import Backend
 from embmap.search.approximate import ApproximateIndex, ApproximateSource
 from embmap.serve.problems import Problem
+from embmap.serve.protocol import warn_once
 from embmap.serve.watched import Signature, label_of, signature_of
 from embmap.words.index_file import SUFFIX
 from embmap.words.index_source import IndexChoice
@@ -35,7 +35,6 @@ from embmap.words.vocabulary import Vocabulary
 
 __all__ = ["ApproximateIndexes", "IndexFolder"]
 
-_LOG = logging.getLogger("embmap.serve")
 _REFUSED_FOR = 5.0  # seconds before an index that was refused is tried again
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -119,7 +118,9 @@ class IndexFolder:
         except (StaleIndexError, OSError):
             with contextlib.suppress(OSError):
                 copy.unlink()
-        _LOG.warning("%s: its index is not valid; the server builds another", self._name)
+        # Every version of the file may have one. A pipe that nobody reads fills, and a thread that
+        # writes to it then waits for ever.
+        warn_once(f"{self._name}: its index is not valid; the server builds another")
         return False
 
 

@@ -7,7 +7,6 @@ and once for the event loop, which may not and reads only what is in memory.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from embmap.io.mapping import Backend
 from embmap.serve.completion import Completion
 from embmap.serve.indexes import ApproximateIndexes, IndexFolder
 from embmap.serve.problems import Problem, unavailable
+from embmap.serve.protocol import warn_once
 from embmap.serve.settings import ModelSource, Settings
 from embmap.serve.watched import Signature, Watched, label_of, signature_of
 from embmap.words.index_source import IndexChoice
@@ -33,7 +33,6 @@ __all__ = ["Model", "Models", "Version"]
 _FAILED_FOR = 0.5  # seconds before a file that could not be opened is tried again
 _PATIENCE = 5.0  # seconds that a request waits until a file is open and its words are indexed
 _ATTEMPTS = 5  # to open a file that is replaced while it is being opened
-_LOG = logging.getLogger("embmap.serve")
 
 
 class Version:
@@ -188,7 +187,7 @@ class Model:
         except OSError as error:
             if not all(Path(path).exists() for path in self._paths):
                 raise
-            _LOG.warning("%s: each worker has an index of its own: %s", self.name, error.strerror)
+            warn_once(f"{self.name}: each worker has an index of its own: {error.strerror}")
             return "auto"
 
     def _cached(self, watched: Watched, index: IndexChoice) -> EmbeddingFile | None:

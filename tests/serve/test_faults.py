@@ -63,6 +63,16 @@ def test_an_index_file_is_truncated_while_it_is_served(path):
     assert server.told == "a: its index is not valid; the server builds another\n"
 
 
+def test_an_index_of_no_use_is_logged_once_for_all_versions_of_the_file(path):
+    path.with_name("a.fifu.embx").write_bytes(b"no index")
+    with serving(path) as server:
+        for i in range(4):
+            embmap.finalfusion.write(path, WORDS, VECTORS + i)
+            found = server.json("/v1/a/vectors/w1")[1]["vector"]
+            assert np.array_equal(np.float32(found), VECTORS[1] + i)
+    assert server.told == "a: its index is not valid; the server builds another\n"
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_server_does_not_wait_until_its_own_index_is_on_the_disk(path, beside, monkeypatch):
     if beside:
