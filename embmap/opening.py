@@ -71,17 +71,19 @@ def open(
     ValueError
         If an argument is not one of its choices.
     """
-    formats = get_file_formats()
-    if format is not None and format not in formats:
-        raise ValueError(f"format must be one of {', '.join(formats)}, not {format!r}")
+    chosen = None
+    if format is not None:
+        formats = get_file_formats()
+        if format not in formats:
+            raise ValueError(f"format must be one of {', '.join(formats)}, not {format!r}")
+        chosen = formats[format]
     # A relative path keeps its meaning if the process changes its folder.
     if index not in ("auto", "memory", "require"):
         index = Path(os.fsdecode(index)).absolute()
     if isinstance(vocab, str | os.PathLike):
         vocab = Path(vocab).absolute()
     data = open_mapped(path, backend=backend, access=access)
-    chosen = formats[format] if format else recognize_opened(data)
-    file = chosen.open(data, layout, index, vocab)
+    file = (chosen or recognize_opened(data)).open(data, layout, index, vocab)
     file._reopen = partial(
         open,
         cast(Path, data.path),

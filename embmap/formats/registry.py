@@ -71,12 +71,13 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
     """Return the format of a file, by its bytes and never by its name."""
     if not data.nbytes:
         raise FormatError("the file is empty", path=data.path)
-    formats = list(formats)
+    names = []
     for format in formats:
         if format.recognizes(data):
             return format
+        names.append(format.name)
     raise FormatError(
-        f"not a file of a known format ({', '.join(format.name for format in formats)})",
+        f"not a file of a known format ({', '.join(names)})",
         path=data.path,
         offset=0,
         field="magic",
@@ -86,12 +87,17 @@ def recognize(data: ByteSource, formats: Iterable[F]) -> F:
 
 def recognize_opened(data: ByteSource) -> FileFormat:
     """Return the format of a file that is opened; an error suggests a conversion for others."""
-    kind = compression = detect_compression(data)
-    if kind in (None, ZIP):  # npz files are zip archives
+    try:
         format = recognize(data, FORMATS.values())
+    except FormatError:
+        kind = compression = detect_compression(data)
+        if kind is None:
+            raise
+    else:
         if format.is_opened:
             return cast(FileFormat, format)
-        kind = format.title
+        compression = detect_compression(data)
+        kind = format.title if compression in (None, ZIP) else compression  # npz are zip archives
     path = cast(Path, data.path)
     shown = Path(path.name) if path.parent == Path.cwd() else path
     stem = shown if compression is None else shown.with_suffix("")

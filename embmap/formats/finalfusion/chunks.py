@@ -28,37 +28,33 @@ class ChunkType(IntEnum):
     """The types of chunks by their identifiers."""
 
     title: str
+    vocabulary: str | None
 
-    def __new__(cls, id: int, title: str) -> Self:
-        """Return a member with its identifier and the name that people read."""
+    def __new__(cls, id: int, title: str, vocabulary: str | None = None) -> Self:
+        """Return a member with its identifier and the name that people read.
+
+        `vocabulary` is the kind of a vocabulary: "simple", or the kind of its subword indexer.
+        """
         member = int.__new__(cls, id)
         member._value_ = id
-        member.title = title
+        member.title, member.vocabulary = title, vocabulary
         return member
 
-    SIMPLE = 1, "simple vocabulary"
+    SIMPLE = 1, "simple vocabulary", "simple"
     NDARRAY = 2, "ndarray"
-    BUCKET = 3, "bucket vocabulary"
+    BUCKET = 3, "bucket vocabulary", "bucket"
     QUANTIZED = 4, "quantized array"
     METADATA = 5, "metadata"
     NORMS = 6, "norms"
-    FASTTEXT = 7, "fastText vocabulary"
-    EXPLICIT = 8, "explicit vocabulary"
-    FLORET = 9, "floret vocabulary"
+    FASTTEXT = 7, "fastText vocabulary", "fasttext"
+    EXPLICIT = 8, "explicit vocabulary", "explicit"
+    FLORET = 9, "floret vocabulary", "floret"
 
     @classmethod
     def of(cls, id: int) -> ChunkType | None:
         """Return the type with an identifier, None for an unknown identifier."""
-        try:
-            return cls(id)  # type: ignore[call-arg]
-        except ValueError:
-            return None
-
-    @property
-    def vocabulary(self) -> str | None:
-        """The kind of vocabulary: "simple" or the kind of a subword indexer; None for others."""
-        others = ChunkType.NDARRAY, ChunkType.QUANTIZED, ChunkType.METADATA, ChunkType.NORMS
-        return None if self in others else self.name.lower()
+        # A call of the class takes a microsecond, and several when it fails.
+        return cls._value2member_map_.get(id)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
