@@ -391,8 +391,8 @@ class Format(ABC):
 
     def recognizes(self, data: ByteSource) -> bool:
         """Return whether the bytes of a file, which is not empty, look like this format."""
-        magic = self.magic
-        return bool(magic) and data.read(0, min(len(magic), data.nbytes)) == magic
+        magic, n = self.magic, len(self.magic)
+        return 0 < n <= data.nbytes and data.fetch[0:n] == magic
 
     @abstractmethod
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:

@@ -162,7 +162,7 @@ class MemoryMap(ByteSource):
     def __init__(self, path: Path, spool: BinaryIO | None = None) -> None:
         """Map a file, or what was copied into a temporary file; errors name `path`."""
         self.path = path
-        with open(path, "rb") if spool is None else nullcontext(spool) as handle:
+        with _open(path) if spool is None else nullcontext(spool) as handle:
             status = os.fstat(handle.fileno())
             self.nbytes = status.st_size
             self.mtime_ns = status.st_mtime_ns
@@ -241,6 +241,11 @@ def expand_ranges(
     """Return the integers of many ranges, end to end: (lengths.sum(),) int64."""
     firsts = lengths.cumsum() - lengths
     return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
+
+
+def _open(path: Path) -> BinaryIO:
+    # By its descriptor: np.memmap takes microseconds to keep the path of a file.
+    return open(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), "rb", buffering=0)
 
 
 def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
