@@ -5,17 +5,18 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.affine import decode_affine
+from embmap.codecs.checksums import combine_crc32
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.header import FORMAT
-from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, get_dtype
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
@@ -23,6 +24,23 @@ from embmap.vectors.matrix import Matrix, check_out
 __all__ = ["Chunk", "ChunkedMatrix"]
 
 _PARALLEL_NBYTES = 1 << 24  # decoded bytes from which threads are faster
+_PIECE_NBYTES = 1 << 22  # decoded bytes that a thread takes at once
+_TABLE_NBYTES = 1 << 14  # size of a chunk that is worth a table of its codes
+_BLOCK_NBYTES = 1 << 19  # decoded bytes that stay in the second-level cache with what is stored
+
+
+class _Piece(NamedTuple):
+    """Rows of a chunk to decode, from `start` to `stop`, and their first row in the result.
+
+    `checks` says what is compared with the chunk's checksum: "chunk" reads its payload before
+    decoding, "rows" adds up the bytes of these rows, "" nothing.
+    """
+
+    number: int
+    start: int
+    stop: int
+    place: int
+    checks: str
 
 
 class Chunk:
@@ -84,7 +102,23 @@ class Chunk:
         ChecksumError
             If they do not match.
         """
-        if self._layout.crc is not None and zlib.crc32(self.raw.data) != self._layout.crc:
+        if self._layout.crc is not None:
+            self.compare(zlib.crc32(self.raw.data))
+
+    def compare(self, checksum: int) -> None:
+        """Raise ChecksumError unless the file has this checksum for the payload.
+
+        Parameters
+        ----------
+        checksum : int
+            CRC-32 of the payload.
+
+        Raises
+        ------
+        ChecksumError
+            If the checksum differs.
+        """
+        if self._layout.crc != checksum:
             raise ChecksumError(
                 f"the checksum of chunk {self._number} does not match its payload",
                 path=self._file.path,
@@ -95,12 +129,13 @@ class Chunk:
     def decode(
         self, out: npt.NDArray[Any] | None = None, *, column: str | None = None
     ) -> npt.NDArray[Any]:
-        """Decode all rows, after comparing the checksum.
+        """Decode all rows, and compare the checksum.
 
         Parameters
         ----------
         out : numpy.ndarray, optional
-            An array for the rows: shape (rows, dim) and the column's dtype.
+            An array for the rows: shape (rows, dim) and the column's dtype. Its rows are undefined
+            if an error is raised.
         column : str, optional
             Name of the column; required if the file has several.
 
@@ -125,8 +160,9 @@ class Chunk:
                 raise ValueError(f"column must be one of {', '.join(self._matrices)}, not None")
             (column,) = self._matrices
         matrix = self._matrices[column]
-        self.check()
-        return self._decode(matrix, out)
+        out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
+        matrix.decode_ranges([(self._number, 0, self.rows)], out)
+        return out
 
     def decode_unchecked(self, column: str) -> npt.NDArray[Any]:
         """Decode all rows of a column without comparing the checksum.
@@ -146,10 +182,8 @@ class Chunk:
         FormatError
             If the payload cannot be decoded.
         """
-        return self._decode(self._matrices[column], None)
-
-    def _decode(self, matrix: ChunkedMatrix, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        out = check_out(out, (self.rows, matrix.shape[1]), matrix.dtype)
+        matrix = self._matrices[column]
+        out = np.empty((self.rows, matrix.shape[1]), matrix.dtype)
         matrix.decode_rows(self._number, 0, self.rows, out)
         return out
 
@@ -165,6 +199,7 @@ class ChunkedMatrix(Matrix):
         self._starts = [chunk.start for chunk in layout.chunks]
         self._planes: dict[int, Planes] = {}
         self._views: dict[int, npt.NDArray[Any]] = {}
+        self._tables: dict[int, npt.NDArray[np.float32]] = {}
         kinds = {"fp16": "<u2", "int8": "<u1", "none": self.column.dtype}
         self._kinds = {compression: np.dtype(kind) for compression, kind in kinds.items()}
         self.shape = (layout.n, self.column.dimension)
@@ -190,28 +225,49 @@ class ChunkedMatrix(Matrix):
     def row(self, i: int) -> npt.NDArray[Any]:
         number = bisect_right(self._starts, i) - 1
         start = i - self._starts[number]
-        out = np.empty((1, self.shape[1]), self.dtype)
-        self.decode_rows(number, start, start + 1, out)
-        row: npt.NDArray[Any] = out[0]
-        return row
+        compression = self.parts[number].compression
+        if compression == "lossless":
+            row: npt.NDArray[Any] = self._decode_planes(number, np.array([start]))[0]
+            return row
+        stored: npt.NDArray[Any] = self.stored_rows(number, start, start + 1)[0]
+        if compression == "fp16":  # for few numbers, this is faster than decode_half
+            return stored.view(np.float16).astype(np.float32)
+        if compression == "int8":
+            table = self._tables.get(number)
+            return (self._table(number) if table is None else table).take(stored)
+        return stored.astype(self.dtype)
+
+    def _table(self, number: int) -> npt.NDArray[np.float32]:
+        """Return the numbers that the codes of a chunk mean."""
+        part = self.parts[number]
+        table = decode_affine(np.arange(256, dtype=np.uint8), part.scale, part.minimum)
+        if part.nbytes >= _TABLE_NBYTES:  # tables of many small chunks would take too much memory
+            self._tables[number] = table
+        return table
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         """Decode the rows from `start` to `stop` of a chunk, counted from its first row."""
-        part, shape = self.parts[number], (stop - start, self.shape[1])
-        if not out.flags.c_contiguous:
-            whole = np.empty(shape, self.dtype)
-            self.decode_rows(number, start, stop, whole)
-            out[...] = whole
-        elif part.compression == "lossless":
-            out[...] = self._decode_planes(number, part, np.arange(start, stop))
+        if self.parts[number].compression == "lossless":
+            out[...] = self._decode_planes(number, np.arange(start, stop))
         else:
-            stored = self.stored_rows(number, start, stop)
+            self._decode_stored(number, self.stored_rows(number, start, stop), out)
+
+    def _decode_stored(
+        self, number: int, stored: npt.NDArray[Any], out: npt.NDArray[Any] | None
+    ) -> npt.NDArray[Any]:
+        """Decode rows as they are stored in a chunk that is not lossless."""
+        part = self.parts[number]
+        is_coded = part.compression in ("fp16", "int8")
+        if is_coded and (out is None or out.flags.c_contiguous):
             if part.compression == "fp16":
-                decode_half(stored, out)
-            elif part.compression == "int8":
-                decode_affine(stored, part.scale, part.minimum, out)
-            else:
-                out[...] = stored
+                return decode_half(stored, out)
+            return decode_affine(stored, part.scale, part.minimum, out)
+        if is_coded:
+            stored = self._decode_stored(number, stored, None)
+        if out is None:
+            return stored.astype(self.dtype, copy=False)
+        out[...] = stored
+        return out
 
     def stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows of a chunk as they are stored."""
@@ -228,9 +284,8 @@ class ChunkedMatrix(Matrix):
         offset = part.offset + start * columns * kind.itemsize
         return self._file.array(offset, kind, (stop - start, columns))
 
-    def _decode_planes(
-        self, number: int, part: Part, chosen: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
+    def _decode_planes(self, number: int, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        part = self.parts[number]
         payload = self._file.array(part.offset, np.uint8, part.nbytes)
         try:
             planes = self._planes.get(number)
@@ -250,36 +305,86 @@ class ChunkedMatrix(Matrix):
             ) from None
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        self._file.check_whole()
         out = np.empty((stop - start, self.shape[1]), self.dtype)
-        pieces = []
+        ranges = []
         number = max(bisect_right(self._starts, start) - 1, 0)
         while start < stop:
             first = self._starts[number]
             last = min(first + self._chunks[number].rows, stop)
             if last > start:
-                pieces.append((number, start - first, last - first))
+                ranges.append((number, start - first, last - first))
                 start = last
             number += 1
-        origin = stop - out.shape[0]
+        self.decode_ranges(ranges, out)
+        return out
 
-        def decode(piece: tuple[int, int, int]) -> None:
-            chunk, low, high = piece
-            if high - low == self._chunks[chunk].rows:
-                self.check_chunk(chunk)
-            at = self._starts[chunk] + low - origin
-            self.decode_rows(chunk, low, high, out[at : at + high - low])
+    def decode_ranges(self, ranges: list[tuple[int, int, int]], out: npt.NDArray[Any]) -> None:
+        """Decode ranges of rows into `out`, and compare the checksums of chunks that are whole.
+
+        A range has the number of a chunk, and its rows counted from the first row of the chunk.
+        """
+        self._file.check_whole()
+        pieces = self._pieces(ranges)
+        sums: dict[_Piece, int] = {}
+
+        def decode(piece: _Piece) -> None:
+            sums[piece] = self._decode_piece(piece, out)
 
         if out.nbytes >= _PARALLEL_NBYTES:
             in_parallel(decode, pieces)
         else:
             for piece in pieces:
                 decode(piece)
-        return out
+        checksum = 0
+        for piece in pieces:
+            if piece.checks == "rows":
+                number, start, stop, *_ = piece
+                n_rows = self._chunks[number].rows
+                nbytes = self.parts[number].nbytes // n_rows * (stop - start)
+                checksum = combine_crc32(checksum if start else 0, sums[piece], nbytes)
+                if stop == n_rows:
+                    self._chunk(number).compare(checksum)
+
+    def _pieces(self, ranges: list[tuple[int, int, int]]) -> list[_Piece]:
+        """Split ranges of rows into pieces of work."""
+        at_once = max(_PIECE_NBYTES // (self.shape[1] * self.dtype.itemsize), 1)
+        pieces, place = [], 0
+        for number, low, high in ranges:
+            chunk, part = self._chunks[number], self.parts[number]
+            splits = part.compression != "lossless"
+            is_whole = high - low == chunk.rows and chunk.crc is not None
+            # The bytes of these rows are checked while they are in the cache.
+            checks = "rows" if splits and 0 < part.nbytes == chunk.nbytes else "chunk"
+            for start in range(low, max(high, low + 1), at_once) if splits else (low,):
+                stop = min(start + at_once, high) if splits else high
+                pieces.append(_Piece(number, start, stop, place, checks if is_whole else ""))
+                checks = "" if checks == "chunk" else checks
+                place += stop - start
+        return pieces
+
+    def _decode_piece(self, piece: _Piece, out: npt.NDArray[Any]) -> int:
+        """Decode rows to their places, and return their checksum if it is asked for."""
+        number, start, stop, place, checks = piece
+        if checks == "chunk":
+            self.check_chunk(number)
+        if checks != "rows":
+            self.decode_rows(number, start, stop, out[place : place + stop - start])
+            return 0
+        at_once = max(_BLOCK_NBYTES // (self.shape[1] * self.dtype.itemsize), 1)
+        checksum = 0
+        for low in range(start, stop, at_once):
+            stored = self.stored_rows(number, low, min(low + at_once, stop))
+            checksum = zlib.crc32(stored.data, checksum)
+            at = place + low - start
+            self._decode_stored(number, stored, out[at : at + len(stored)])
+        return checksum
 
     def check_chunk(self, number: int) -> None:
         """Compare the payload of a chunk with its checksum."""
-        Chunk(self._file, number, self._chunks[number], {}).check()
+        self._chunk(number).check()
+
+    def _chunk(self, number: int) -> Chunk:
+        return Chunk(self._file, number, self._chunks[number], {})
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
@@ -309,7 +414,7 @@ class ChunkedMatrix(Matrix):
         """Decode sorted rows of a chunk, counted from its first row; `out` must be contiguous."""
         part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
-            found: npt.NDArray[Any] = self._decode_planes(number, part, rows)
+            found: npt.NDArray[Any] = self._decode_planes(number, rows)
             if out is None:
                 return found
             out[...] = found
@@ -324,11 +429,4 @@ class ChunkedMatrix(Matrix):
             sizes = np.full(rows.size, columns * kind.itemsize)
             data = self._file.gather(part.offset + rows * (columns * kind.itemsize), sizes)
             stored = data.view(kind).reshape(rows.size, columns)
-        if part.compression == "fp16":
-            return decode_half(stored, out)
-        if part.compression == "int8":
-            return decode_affine(stored, part.scale, part.minimum, out)
-        if out is None:
-            return stored.astype(self.dtype, copy=False)
-        out[...] = stored
-        return out
+        return self._decode_stored(number, stored, out)

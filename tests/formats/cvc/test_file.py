@@ -102,6 +102,30 @@ def test_a_wrong_checksum_stops_chunks_and_not_rows(open_bytes):
         assert not file.verify().ok
 
 
+def test_chunks_of_many_pieces_are_checked_and_decoded_as_a_whole(open_bytes, kernel):
+    n, dim = 150_000, 16
+    rng = np.random.default_rng(4)
+    halves = rng.standard_normal((n, dim), dtype=np.float32).astype(np.float16)
+    codes = rng.integers(0, 256, (n, dim), np.uint8)
+    described = [{"rows": n}, {"rows": n, "compression": "int8", "min": -1, "scale": 0.1}]
+    data = cvc(one_matrix(2 * n, dim, described), [halves.tobytes(), codes.tobytes()], "1.0")
+    tail = codes.astype(np.float32) * np.float32(0.1) + np.float32(-1)
+    wanted = np.concatenate((halves.astype(np.float32), tail))
+    with open_bytes(data) as file:
+        assert np.array_equal(file.vectors, wanted)
+        assert np.array_equal(file[7 : 2 * n - 7], wanted[7 : 2 * n - 7])
+        assert np.array_equal(file.chunks[1].decode(np.asfortranarray(tail * 0)), tail)
+        for row in (0, n - 1, n, 2 * n - 1):
+            assert np.array_equal(file[row], wanted[row])
+    for number, at in ((0, -codes.nbytes - 20), (1, -codes.nbytes), (1, -n * 8), (1, -1)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with open_bytes(bytes(damaged)) as file:
+            for read in (lambda f=file: np.asarray(f.vectors), file.chunks[number].decode):
+                with pytest.raises(embmap.ChecksumError, match=f"chunk {number}"):
+                    read()
+
+
 def test_columns_are_matched_by_name(open_bytes):
     ids = np.arange(5, dtype=np.int64)
     text = RNG.standard_normal((5, 2)).astype(np.float16)
