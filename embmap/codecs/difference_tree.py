@@ -6,10 +6,12 @@ around it, so that restoring a step needs only its ancestors.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Node", "ancestry", "differences", "levels", "preorder", "restore"]
+__all__ = ["Node", "ancestry", "differences", "preorder", "restore", "restore_all"]
 
 _BLOCK = 1 << 16  # numbers whose intermediate results fit into the second-level cache
 
@@ -29,20 +31,6 @@ def ancestry(n_steps: int, t: int) -> list[Node]:
         if t >= middle:
             left = middle
     return nodes
-
-
-def levels(n_steps: int) -> list[npt.NDArray[np.int64]]:
-    """Return all nodes, an array (nodes, 3) of left, step and right for each depth."""
-    spans = np.array([[0, n_steps - 1]])
-    found: list[npt.NDArray[np.int64]] = []
-    while True:
-        spans = spans[spans[:, 1] - spans[:, 0] > 1]
-        if not len(spans):
-            return found
-        middle = spans.sum(axis=1) // 2
-        found.append(np.column_stack((spans[:, 0], middle, spans[:, 1])))
-        below = np.column_stack((spans[:, 0], middle, middle, spans[:, 1]))
-        spans = below.reshape(-1, 2)
 
 
 def preorder(n_steps: int) -> list[Node]:
@@ -68,6 +56,47 @@ def restore(
         before, change, after, out = (array[start : start + _BLOCK] for array in flat)
         np.add(_mean(before, after), change, out=out)
     return restored
+
+
+def restore_all(steps: npt.NDArray[np.int16]) -> None:
+    """Restore all steps, (T, numbers), in place from what is stored for them."""
+    order, places, levels = _plan(len(steps))
+    width = max(_BLOCK // len(steps), 1)
+    for start in range(0, steps.shape[1], width):
+        block = steps[:, start : start + width]
+        values = block.take(order, axis=0)
+        for first, last, left, right in levels:
+            values[first:last] += _mean(values.take(left, axis=0), values.take(right, axis=0))
+        block[:] = values.take(places, axis=0)
+
+
+_Level = tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+@lru_cache(maxsize=4)
+def _plan(
+    n_steps: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], tuple[_Level, ...]]:
+    """Return the steps from the root down, their places in this order, and the levels.
+
+    The steps of a level lie together. A level has their range, and the places of the steps to the
+    left and to the right of each.
+    """
+    spans = np.array([[0, n_steps - 1]])
+    order, around = [spans[0]], []
+    while (spans := spans[spans[:, 1] - spans[:, 0] > 1]).size:
+        middle = spans.sum(axis=1) // 2
+        order.append(middle)
+        around.append(spans)
+        spans = np.column_stack((spans[:, 0], middle, middle, spans[:, 1])).reshape(-1, 2)
+    steps = np.concatenate(order)
+    places = np.argsort(steps)
+    ends = np.cumsum([each.size for each in order]).tolist()
+    levels = tuple(
+        (first, last, *places[each].T.copy())
+        for first, last, each in zip(ends, ends[1:], around, strict=False)
+    )
+    return steps, places, levels
 
 
 def differences(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embmap.codecs.difference_tree import ancestry, differences, levels, preorder, restore
+from embmap.codecs.difference_tree import ancestry, differences, preorder, restore, restore_all
 from tests.codecs.models import EXTREMES
 from tests.reference import dwe as reference
 
@@ -16,16 +16,18 @@ from tests.reference import dwe as reference
 def test_the_tree_is_that_of_the_reference(n):
     tree = reference.tree(n)
     assert preorder(n) == tree
-    known = {0, n - 1}
-    for nodes in levels(n):
-        assert nodes.dtype == np.int64
-        for left, step, right in nodes.tolist():
-            assert (left, step, right) in tree
-            assert {left, right} <= known
-        steps = nodes[:, 1].tolist()
-        assert known.isdisjoint(steps)
-        known.update(steps)
-    assert sorted(known) == list(range(n))
+
+
+@pytest.mark.parametrize("n", [*range(2, 40), 209, 1025])
+@pytest.mark.parametrize("width", [0, 1, 3, 700])
+def test_all_steps_are_restored_as_the_reference_does(n, width):
+    rng = np.random.default_rng(n)
+    stored = rng.integers(-32768, 32768, (n, width + 2)).astype(np.int16)
+    expected = reference.undo_tree(stored[:, 1:-1, np.newaxis])[:, :, 0]
+    before = stored[:, [0, -1]]
+    restore_all(stored[:, 1:-1])  # a part of a larger array
+    np.testing.assert_array_equal(stored[:, 1:-1], expected)
+    np.testing.assert_array_equal(stored[:, [0, -1]], before)
 
 
 @pytest.mark.parametrize("n", [*range(2, 40), 209])

@@ -45,7 +45,7 @@ def test_a_cache_of_any_size_gives_the_same_answers(path, backend, layout, cache
             same(f[row], numbers[:, row])
             same(f.at(t).vectors.quantized[row], values[t, row])
             same(f.at(t).vectors[row // 2 : row], numbers[t, row // 2 : row])
-            assert f.at(t).vectors.groups._cached_nbytes <= cache_nbytes
+            assert f.at(t).vectors.groups.cache.used_nbytes <= cache_nbytes
         queries_are(f, values, 0.5)
 
 

@@ -105,7 +105,7 @@ class DweFile(EmbeddingFile):
     @property
     def cache_nbytes(self) -> int:
         """Size of the cache of decoded groups in bytes, which can be set; 0 turns it off."""
-        return self._groups.cache_nbytes
+        return self._groups.cache.nbytes
 
     @cache_nbytes.setter
     def cache_nbytes(self, nbytes: int) -> None:
@@ -113,7 +113,7 @@ class DweFile(EmbeddingFile):
         nbytes = operator.index(nbytes)
         if nbytes < 0:
             raise ValueError(f"cache_nbytes must be at least 0, not {nbytes}")
-        self._groups.cache_nbytes = nbytes
+        self._groups.cache.resize(nbytes)
 
     # Words over time
 

@@ -1,8 +1,7 @@
-"""Decodes the groups of an open DWE file, checks where each ends, and caches them in a budget."""
+"""Decodes the groups of an open DWE file, checks where each ends, and keeps them in a cache."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.ans import DecodeTables, decode
-from embmap.codecs.difference_tree import ancestry, levels, restore
+from embmap.codecs.difference_tree import ancestry, restore, restore_all
 from embmap.errors import FormatError
 from embmap.forking import process_lock
+from embmap.formats.dwe.cache import GroupCache
 from embmap.formats.dwe.layout import FORMAT, DweLayout, Entries, entries_of, model_of
 from embmap.io.mapping import ByteSource
 
@@ -20,7 +20,7 @@ __all__ = ["Groups"]
 
 _AT_ONCE = 64 << 20  # bytes of symbols decoded at once
 _MOST_MODELS = 1024  # entropy models in the tables at once
-_BULK = 4  # requests larger than budget / _BULK bypass the cache, which they would empty
+_CACHE_NBYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,12 @@ class Groups:
     def __init__(self, file: ByteSource, layout: DweLayout) -> None:
         self.file = file
         self.layout = layout
-        self._cache_nbytes = 64 << 20
-        self._cache: OrderedDict[tuple[int, int], npt.NDArray[np.int16]] = OrderedDict()
-        self._cached_nbytes = 0
+        n_groups = layout.n_steps * layout.n_groups
+        self.cache = GroupCache(_CACHE_NBYTES, n_groups, layout.group * layout.dim)
         self._tables: DecodeTables | None = None
-        self._models: dict[int, int] = {}  # time step -> place of its model in the tables
+        self._models = np.full(layout.n_steps, -1)  # place of each step's model in the tables
+        self._n_models = 0
         self._lock = process_lock()
-
-    @property
-    def cache_nbytes(self) -> int:
-        """Size of the cache of decoded symbols in bytes; 0 turns it off."""
-        return self._cache_nbytes
-
-    @cache_nbytes.setter
-    def cache_nbytes(self, nbytes: int) -> None:
-        with self._lock:
-            self._cache_nbytes = nbytes
-            self._trim()
 
     # Values
 
@@ -86,13 +75,31 @@ class Groups:
 
         Rows after the last word of the file are undefined.
         """
+        found = self._restored(t, groups, slice(None))
+        return found.reshape(groups.size, self.layout.group, self.layout.dim)
+
+    def word(self, t: int, row: int) -> npt.NDArray[np.int16]:
+        """Return a word at a time step: (dim,) int16."""
+        number, within = self._place(row)
+        found: npt.NDArray[np.int16] = self._restored(t, np.array([number]), within)[0]
+        return found
+
+    def _restored(
+        self, t: int, groups: npt.NDArray[np.int64], within: slice
+    ) -> npt.NDArray[np.int16]:
+        """Return a range of the values of n groups at a time step: (n, values) int16."""
         nodes = ancestry(self.layout.n_steps, t)
         steps = sorted({t, *(step for node in nodes for step in node)})
-        values = dict(zip(steps, self.symbols(np.array(steps), groups), strict=True))
+        values = dict(zip(steps, self.symbols(np.array(steps), groups, within), strict=True))
         for left, middle, right in nodes:
             values[middle] = restore(values[left], values[middle], values[right])
         found: npt.NDArray[np.int16] = values[t]
         return found
+
+    def _place(self, row: int) -> tuple[int, slice]:
+        """Return the number of a word's group, and the word's place among its symbols."""
+        number, word = divmod(row, self.layout.group)
+        return number, slice(word * self.layout.dim, (word + 1) * self.layout.dim)
 
     def groups_at_once(self, t: int) -> int:
         """Return how many groups of a step, at least 1, to decode at once in bounded memory."""
@@ -101,23 +108,26 @@ class Groups:
 
     def trajectories(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
         """Return n words at all T time steps: (n, T, dim) int16."""
-        n_steps = self.layout.n_steps
-        out = np.empty((rows.size, n_steps, self.layout.dim), np.int16)
-        numbers, within = np.divmod(rows, self.layout.group)
+        n_steps, group, dim = self.layout.n_steps, self.layout.group, self.layout.dim
+        values = np.empty((n_steps, rows.size, dim), np.int16)
+        numbers, words = np.divmod(rows, group)
         groups, place = np.unique(numbers, return_inverse=True)
         steps_at_once = min(max(_AT_ONCE // self._group_nbytes, 1), n_steps)
         groups_at_once = max(_AT_ONCE // (self._group_nbytes * steps_at_once), 1)
         for first in range(0, groups.size, groups_at_once):
             part = groups[first : first + groups_at_once]
             chosen = np.flatnonzero((place >= first) & (place < first + part.size))
+            # Nothing else is copied for words that lie together in one group.
+            low = int(words[chosen].min()) if part.size == 1 else 0
+            high = int(words[chosen].max()) + 1 if part.size == 1 else group
+            which = place[chosen] - first, words[chosen] - low
             for start in range(0, n_steps, steps_at_once):
                 steps = np.arange(start, min(start + steps_at_once, n_steps))
-                found = self.symbols(steps, part)[:, place[chosen] - first, within[chosen]]
-                out[chosen, start : start + steps.size] = found.swapaxes(0, 1)
-        for nodes in levels(n_steps):
-            left, middle, right = nodes.T
-            out[:, middle] = restore(out[:, left], out[:, middle], out[:, right])
-        return out
+                found = self.symbols(steps, part, slice(low * dim, high * dim))
+                found = found.reshape(steps.size, part.size, high - low, dim)
+                values[start : start + steps.size, chosen] = found[:, *which]
+        restore_all(values.reshape(n_steps, -1))
+        return values.swapaxes(0, 1)
 
     # Symbols
 
@@ -126,20 +136,35 @@ class Groups:
         return 2 * self.layout.group * self.layout.dim
 
     def symbols(
-        self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
+        self,
+        steps: npt.NDArray[np.int64],
+        groups: npt.NDArray[np.int64],
+        within: slice = slice(None),
     ) -> npt.NDArray[np.int16]:
-        """Return the stored symbols of n steps and m groups: (n, m, group, dim) int16.
+        """Return a range of the stored symbols of n steps and m groups: (n, m, symbols) int16.
 
-        They are values or differences of values. Rows after the last word are undefined.
+        They are values or differences of values. Symbols after the last word are undefined.
         """
-        shape = (steps.size, groups.size, self.layout.group, self.layout.dim)
-        nbytes = steps.size * groups.size * self._group_nbytes
-        through_cache = nbytes <= self.cache_nbytes // _BULK
-        if through_cache:
-            found = self._cached(steps, groups)
-            if found is not None:
-                return found.reshape(shape)
-        out = np.empty((steps.size * groups.size, shape[2] * shape[3]), np.int16)
+        n = steps.size * groups.size
+        if self.cache.accepts(n):
+            keys = (steps[:, np.newaxis] * self.layout.n_groups + groups).reshape(-1).tolist()
+            found = self.cache.find(keys, within)
+            if found is None:
+                with self.cache.filling(keys) as out:
+                    self._decode_all(steps, groups, out)
+                    found = out[:, within].copy()
+        else:
+            out = np.empty((n, self.layout.group * self.layout.dim), np.int16)
+            self._decode_all(steps, groups, out)
+            found = out[:, within]
+        return found.reshape(steps.size, groups.size, -1)
+
+    def _decode_all(
+        self,
+        steps: npt.NDArray[np.int64],
+        groups: npt.NDArray[np.int64],
+        out: npt.NDArray[np.int16],
+    ) -> None:
         for start in range(0, steps.size, _MOST_MODELS):
             some = steps[start : start + _MOST_MODELS]
             lanes = out[start * groups.size : (start + some.size) * groups.size]
@@ -148,9 +173,6 @@ class Groups:
             if decoded.failed.any():
                 # In a local variable, the error and this frame would keep each other alive.
                 raise next(decoded.problems(self.file, self.layout.data_offset))
-        if through_cache:
-            self._keep(steps, groups, out)
-        return out.reshape(shape)
 
     def check(self, t: int) -> tuple[list[FormatError], tuple[int, int]]:
         """Decode a time step; return the errors of its groups, and its last position and state."""
@@ -210,53 +232,18 @@ class Groups:
         self, steps: npt.NDArray[np.int64]
     ) -> tuple[DecodeTables, npt.NDArray[np.int64]]:
         """Return tables with the models of time steps, and the place of each step's model."""
-        asked = np.unique(steps).tolist()
         with self._lock:
-            missing = [t for t in asked if t not in self._models]
-            if self._tables is None or len(self._models) + len(missing) > _MOST_MODELS:
+            places = self._models[steps]
+            if self._tables is not None and (places >= 0).all():
+                return self._tables, places
+            missing = np.unique(steps[places < 0])
+            if self._tables is None or self._n_models + missing.size > _MOST_MODELS:
                 # New tables, because other threads may be reading the old ones.
                 n = min(self.layout.n_steps, _MOST_MODELS)
                 self._tables = DecodeTables.empty(n, max(self.layout.model_sizes))
-                self._models, missing = {}, asked
-            for t in missing:
-                place = len(self._models)
-                self._tables.fill(place, model_of(self.file, self.layout, t))
-                self._models[t] = place
-            places = np.array([self._models[t] for t in asked])
-            return self._tables, places[np.searchsorted(asked, steps)]
-
-    # The cache
-
-    def _cached(
-        self, steps: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int16] | None:
-        """Return groups if all of them are in the cache, else None."""
-        with self._lock:
-            found = []
-            for key in ((t, group) for t in steps.tolist() for group in groups.tolist()):
-                symbols = self._cache.get(key)
-                if symbols is None:
-                    return None
-                self._cache.move_to_end(key)
-                found.append(symbols)
-            return np.stack(found)
-
-    def _keep(
-        self,
-        steps: npt.NDArray[np.int64],
-        groups: npt.NDArray[np.int64],
-        symbols: npt.NDArray[np.int16],
-    ) -> None:
-        keys = ((t, group) for t in steps.tolist() for group in groups.tolist())
-        with self._lock:
-            for key, each in zip(keys, symbols, strict=True):
-                if key not in self._cache:
-                    self._cache[key] = each.copy()  # a view would keep the whole array in memory
-                    self._cached_nbytes += each.nbytes
-            self._trim()
-
-    def _trim(self) -> None:
-        """Evict the least recently used groups until the rest is within the budget."""
-        while self._cached_nbytes > self._cache_nbytes:
-            _, gone = self._cache.popitem(last=False)
-            self._cached_nbytes -= gone.nbytes
+                self._models[:], self._n_models, missing = -1, 0, np.unique(steps)
+            for t in missing.tolist():
+                self._tables.fill(self._n_models, model_of(self.file, self.layout, t))
+                self._models[t] = self._n_models
+                self._n_models += 1
+            return self._tables, self._models[steps]

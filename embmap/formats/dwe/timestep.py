@@ -66,8 +66,7 @@ class Timestep(_DecodedMatrix):
         file.advise("willneed", start, 2 * (last - first) + 2 * self._group * layout.dim)
 
     def row(self, i: int) -> npt.NDArray[Any]:
-        number, place = divmod(i, self._group)
-        return self._scaled(self.groups.step(self.t, np.array([number]))[0, place])
+        return self._scaled(self.groups.word(self.t, i))
 
     def _scaled(
         self, values: npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
