@@ -8,7 +8,7 @@ No halfword is read beyond the last; the position of a group that ran out of hal
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,26 +40,27 @@ class DecodeTables(NamedTuple):
     Attributes
     ----------
     slots : numpy.ndarray
-        Shape (models, 4096), uint16: the number of the symbol for each value of the bits.
+        Shape (models, 4096): the number of the symbol for each value of the bits. They are uint8
+        if that suffices, because the tables of four models then fit into the first-level cache.
     entries : numpy.ndarray
         Shape (models, symbols), uint64: the symbol in bits 0 to 15, its frequency in bits 16 to 31,
         and the first of its values from bit 32 on.
     """
 
-    slots: npt.NDArray[np.uint16]
+    slots: npt.NDArray[np.unsignedinteger[Any]]
     entries: npt.NDArray[np.uint64]
 
     @classmethod
     def empty(cls, n_models: int, n_symbols: int) -> DecodeTables:
         """Return tables to fill, for models of at most `n_symbols` symbols."""
-        slots = np.empty((n_models, TOTAL), np.uint16)
+        slots = np.empty((n_models, TOTAL), np.uint8 if n_symbols <= 256 else np.uint16)
         return cls(slots, np.empty((n_models, n_symbols), np.uint64))
 
     def fill(self, i: int, model: EntropyModel) -> None:
         """Fill the i-th tables from a model."""
         n, frequencies = model.symbols.size, model.frequencies
         below = frequencies.cumsum() - frequencies
-        self.slots[i] = np.repeat(np.arange(n, dtype=np.uint16), frequencies)
+        self.slots[i] = np.repeat(np.arange(n, dtype=self.slots.dtype), frequencies)
         entries = model.symbols.view(np.uint16).astype(np.int64) | frequencies << 16 | below << 32
         self.entries[i, :n] = entries.view(np.uint64)
 

@@ -209,6 +209,7 @@ def decode_ans(
     """Compute :func:`embmap.codecs.ans.decode`, moving positions and states in place."""
     n_lanes, n = out.shape
     last = halfwords.size - 1
+    decoded = np.zeros(n_lanes, np.int64)
     done = 0
     # Four lanes at a time, without a branch: one multiplies while another waits for its table.
     while done + 4 <= n_lanes:
@@ -219,26 +220,34 @@ def decode_ans(
         s0, s1, s2, s3 = states[done], states[done + 1], states[done + 2], states[done + 3]
         p0, p1 = positions[done], positions[done + 1]
         p2, p3 = positions[done + 2], positions[done + 3]
-        for i in range(n):
-            e0 = c0[t0[s0 & np.uint32(4095)]]
-            e1 = c1[t1[s1 & np.uint32(4095)]]
-            e2 = c2[t2[s2 & np.uint32(4095)]]
-            e3 = c3[t3[s3 & np.uint32(4095)]]
-            o0[i], o1[i] = np.int16(e0), np.int16(e1)
-            o2[i], o3[i] = np.int16(e2), np.int16(e3)
-            s0, s1, s2, s3 = _step(s0, e0), _step(s1, e1), _step(s2, e2), _step(s3, e3)
-            s0, p0 = _refill(s0, p0, halfwords[min(p0, last)])
-            s1, p1 = _refill(s1, p1, halfwords[min(p1, last)])
-            s2, p2 = _refill(s2, p2, halfwords[min(p2, last)])
-            s3, p3 = _refill(s3, p3, halfwords[min(p3, last)])
+        start = 0
+        while start < n:
+            # A symbol takes in at most one halfword: so many cannot pass the end.
+            end = min(n, start + halfwords.size - max(p0, p1, p2, p3))
+            if end <= start:
+                break
+            for i in range(start, end):
+                e0 = c0[t0[s0 & np.uint32(4095)]]
+                e1 = c1[t1[s1 & np.uint32(4095)]]
+                e2 = c2[t2[s2 & np.uint32(4095)]]
+                e3 = c3[t3[s3 & np.uint32(4095)]]
+                o0[i], o1[i] = np.int16(e0), np.int16(e1)
+                o2[i], o3[i] = np.int16(e2), np.int16(e3)
+                s0, s1, s2, s3 = _step(s0, e0), _step(s1, e1), _step(s2, e2), _step(s3, e3)
+                s0, p0 = _refill(s0, p0, halfwords[p0])
+                s1, p1 = _refill(s1, p1, halfwords[p1])
+                s2, p2 = _refill(s2, p2, halfwords[p2])
+                s3, p3 = _refill(s3, p3, halfwords[p3])
+            start = end
         states[done], states[done + 1], states[done + 2], states[done + 3] = s0, s1, s2, s3
         positions[done], positions[done + 1] = p0, p1
         positions[done + 2], positions[done + 3] = p2, p3
+        decoded[done : done + 4] = start
         done += 4
-    for lane in range(done, n_lanes):
+    for lane in range(n_lanes):
         slot_of, entry_of, symbols = slots[which[lane]], entries[which[lane]], out[lane]
         state, position = states[lane], positions[lane]
-        for i in range(n):
+        for i in range(decoded[lane], n):
             entry = entry_of[slot_of[state & np.uint32(4095)]]
             symbols[i] = np.int16(entry)
             state = _step(state, entry)
