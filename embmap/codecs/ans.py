@@ -25,6 +25,7 @@ LOWEST = 0x10000
 _PER_SYMBOL, _PER_POSITION = 2, 900  # operations, as codecs.kernels counts them, of numpy
 _PER_ENCODED = 30  # and of plain Python
 _PARALLEL = 200_000  # symbols from which a second thread pays off
+_DIRECT_MODELS = 8  # for so many models, tables with an entry for each value fit into the cache
 _POSITIONS = 256  # positions to decode before looking up their symbols
 
 
@@ -110,29 +111,40 @@ def _decode_in_step(
 ) -> None:
     """Decode the positions one after the other, each for all groups."""
     used, which = np.unique(which, return_inverse=True)
-    slots = tables.slots[used].reshape(-1)
-    entries = tables.entries[used]
+    slots, entries = tables.slots[used], tables.entries[used]
+    direct = used.size <= _DIRECT_MODELS
+    if direct:  # an entry for each value of the bits
+        entries = np.take_along_axis(entries, slots.astype(np.intp), axis=1)
     symbols = entries.astype(np.uint16).view(np.int16).reshape(-1)
-    frequencies = ((entries >> np.uint64(16)).astype(np.int64) & 0xFFFF).reshape(-1)
-    # Values and symbols are numbered across all models.
-    below = ((entries >> np.uint64(32)).astype(np.int64) + _column(used.size, TOTAL)).reshape(-1)
+    frequencies = (entries >> np.uint64(16)).astype(np.int64) & 0xFFFF
+    below = (entries >> np.uint64(32)).astype(np.int64)
+    factors = np.stack((frequencies, np.arange(TOTAL) - below if direct else -below), axis=-1)
+    # Values and entries are numbered across all models.
+    slots, factors = slots.reshape(-1), factors.reshape(-1, 2)
     first_slot, first_entry = which * TOTAL, which * entries.shape[1]
     state = states.astype(np.int64)
     # One shape and type for all operands, results in place: the cost is in the calls of numpy.
     low = np.empty(state.size, np.bool_)
     value = np.empty(state.size, np.int64)
+    pair = np.empty((state.size, 2), np.int64)
+    factor, addend = pair.T
     mask, twelve, lowest = (np.full(state.size, each) for each in (TOTAL - 1, 12, LOWEST))
     numbers = np.empty((_POSITIONS, state.size), np.int64)
     for begin in range(0, out.shape[1], _POSITIONS):
         block = numbers[: out.shape[1] - begin]
         for number in block:
             np.bitwise_and(state, mask, value)
-            np.add(value, first_slot, value)
-            np.add(slots[value], first_entry, number)
+            if direct:
+                np.add(value, first_entry, number)
+            else:
+                np.add(value, first_slot, number)
+                np.add(slots[number], first_entry, number)
+            factors.take(number, 0, pair, "clip")
             np.right_shift(state, twelve, state)
-            np.multiply(state, frequencies[number], state)
-            np.add(state, value, state)
-            np.subtract(state, below[number], state)
+            np.multiply(state, factor, state)
+            np.add(state, addend, state)
+            if not direct:
+                np.add(state, value, state)
             refilled = np.less(state, lowest, low).nonzero()[0]
             at = positions[refilled]
             state[refilled] = state[refilled] << 16 | halfwords.take(at, mode="clip")
@@ -141,10 +153,6 @@ def _decode_in_step(
         if (positions > halfwords.size).all():  # all further symbols are undefined
             break
     states[:] = state
-
-
-def _column(n: int, step: int) -> npt.NDArray[np.int64]:
-    return np.arange(n)[:, np.newaxis] * step
 
 
 class Encoder:
