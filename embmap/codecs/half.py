@@ -15,6 +15,10 @@ _BLOCK = 1 << 17  # items that fit into the cache and still keep threads from wa
 _FEW = 4096
 _PER_OPERATION = 6  # items that numpy decodes in the time of one operation of codecs.kernels
 _SCALE = np.float32(2.0**112)
+_SHIFT = np.int32(13)
+_SIGN_AND_MAGNITUDE = np.int32(-0x70002000)  # bit 31, and the bits of a shifted half
+_INFINITY = 0x7C00  # also the exponent of NaN
+_SPECIAL = np.int32(0x7F800000)
 
 
 def decode_half(
@@ -34,21 +38,18 @@ def decode_half(
     if jit is not None:
         jit.decode_half(source, target.view(np.uint32))
         return out
+    signed, patterns = source.view("<i2"), target.view(np.int32)
     for start in range(0, source.size, _BLOCK):
-        block = source[start : start + _BLOCK]
-        wide = block.astype(np.uint32)
-        sign = wide & np.uint32(0x8000)
-        wide &= np.uint32(0x7FFF)
-        special = int(wide.max(initial=0)) >= 0x7C00
-        infinite = np.flatnonzero(wide >= np.uint32(0x7C00)) if special else None
-        wide <<= np.uint32(13)
-        values = target[start : start + _BLOCK]
-        np.multiply(wide.view(np.float32), _SCALE, out=values)
-        patterns = values.view(np.uint32)
-        if infinite is not None:
-            patterns[infinite] = wide[infinite] | np.uint32(0x7F800000)
-        sign <<= np.uint32(16)
-        patterns |= sign
+        block = slice(start, start + _BLOCK)
+        pattern = patterns[block]
+        # In place, since temporary arrays would cost new memory. The sign fills the upper half.
+        np.copyto(pattern, signed[block])
+        np.left_shift(pattern, _SHIFT, out=pattern)
+        np.bitwise_and(pattern, _SIGN_AND_MAGNITUDE, out=pattern)
+        np.multiply(target[block], _SCALE, out=target[block])
+        # The greatest positive and the greatest negative pattern show whether all are finite.
+        if signed[block].max() >= _INFINITY or source[block].max() >= _INFINITY + 0x8000:
+            pattern[source[block] & _INFINITY == _INFINITY] |= _SPECIAL
     return out
 
 
