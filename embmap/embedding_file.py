@@ -191,10 +191,12 @@ class EmbeddingFile(Embeddings):
         dtype = np.result_type(self.dtype, composed.dtype) if known.any() else self.dtype
         unknown = absent[~known]
         filling = self._filling(words, unknown, missing, dtype)
+        if out is None and not unknown.size and absent.size == rows.size:
+            return composed
         out = check_out(out, (len(words), *self.shape[1:]), dtype)
         present = np.flatnonzero(rows >= 0)
         out[present] = matrix.take(rows[present])
-        out[absent[known]] = composed[known]
+        out[absent] = composed
         out[unknown] = filling
         return out
 

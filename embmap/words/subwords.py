@@ -223,24 +223,27 @@ class BucketIndexer(SubwordIndexer):
         kernel = kernels.find("compose", *_EXAMPLES, array)
         if kernel is None:
             return None
+        if words:
+            self._count(max(words, key=len))  # no word has too many n-grams
+        between = self.eow + self.bow
+        bracketed = f"{self.bow}{between.join(words)}{self.eow}"
+        # A lone surrogate has no UTF-32 to hash.
+        points = np.frombuffer(bracketed.encode("utf-32-le", "replace"), "<u4")
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        lengths += len(between)
+        ends = lengths.cumsum()
         vectors = np.zeros((len(words), array.shape[1]), np.float32)
-        if len(words) == 1:
-            known = self._count(words[0]) > 0
-            text = Text.of([self._bracketed(words[0])])
-            kernel(text.points, text.ends, 0, of, vectors, array)
-            return vectors, np.full(1, known)
-        done = 0
-        for batch in self._batches(words):
-            text = Text.of(batch)
-            out = vectors[done : done + len(batch)]
+        known = lengths >= self.min_n
+        if len(words) <= _WORTH_A_THREAD:
+            kernel(points, ends, 0, of, vectors, array)
+            return vectors, known
 
-            def work(part: slice, text: Text = text, out: npt.NDArray[np.float32] = out) -> None:
-                kernel(text.points, text.ends[: part.stop], part.start, of, out[part], array)
+        def work(part: slice) -> None:
+            kernel(points, ends[: part.stop], part.start, of, vectors[part], array)
 
-            share = max(-(-len(batch) // n_threads()), _WORTH_A_THREAD)
-            in_parallel(work, [slice(i, i + share) for i in range(0, len(batch), share)])
-            done += len(batch)
-        return vectors, np.fromiter(map(self._count, words), np.int64, len(words)) > 0
+        share = max(-(-len(words) // n_threads()), _WORTH_A_THREAD)
+        in_parallel(work, [slice(i, i + share) for i in range(0, len(words), share)])
+        return vectors, known
 
     def _buckets(self, bracketed: list[str]) -> Buckets:
         hashes, counts = bucket_hashes(Text.of(bracketed), self.min_n, self.max_n)

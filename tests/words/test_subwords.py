@@ -168,3 +168,38 @@ def test_fasttext_without_buckets_has_no_subwords():
 
 def test_a_surrogate_is_hashed_as_its_replacement():
     assert np.array_equal(BucketIndexer().buckets(["\ud800"])[0], BucketIndexer().buckets(["?"])[0])
+
+
+@needs_numba
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.text(max_size=12), min_size=1, max_size=6),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+)
+def test_one_loop_composes_what_the_steps_compose(tmp_path_factory, words, lengths, seed):
+    indexer = BucketIndexer(*lengths, 4)
+    rows = np.random.default_rng(seed).standard_normal((17, 21)).astype("f4")
+    rows[seed % 16 + 1] = [1e38, 1e-38, 0, np.inf, np.nan, -1, 3e-45][seed % 7]
+    path = tmp_path_factory.getbasetemp() / "composed.fifu"
+    embmap.finalfusion.write(path, ["\0known"], rows, subwords=indexer)
+    composed = []
+    for choice in ("numpy", "numba"):
+        with pytest.MonkeyPatch.context() as patch, embmap.open(path) as file:
+            patch.setattr(kernels, "CHOICE", choice)
+            patch.setattr("embmap.words.subwords._WORTH_A_THREAD", 2)
+            batch = file.batch(words, missing="zero")
+            for word, vector in zip(words, batch, strict=True):
+                single = file.get(word)
+                assert np.array_equal(0 * vector if single is None else single, vector, True) or (
+                    single is None and not vector.any()
+                )
+            composed.append(batch)
+    assert np.array_equal(*composed, equal_nan=True)
+
+
+def test_composed_words_with_too_many_ngrams_are_refused(kernel, tmp_path):
+    indexer = BucketIndexer(1, 2**32 - 1, 2)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", ["w"], np.eye(5)[:, :3], subwords=indexer)
+    with embmap.open(path) as file, pytest.raises(embmap.UnsupportedError, match="too many"):
+        file.batch(["a", "x" * 3000])
