@@ -132,11 +132,12 @@ class WordIndex:
         """Return the first row of a word; -1, or what `confirm` gives, if it is not found."""
         try:
             data = word.encode()
+            # Comparing the length before the word keeps a part of another word from matching.
+            record = self._prefixes[len(data)] + data
         except UnicodeEncodeError:  # a lone surrogate has no UTF-8
             return -1
-        # Comparing the length before the word as well keeps a part of another word from matching.
-        length = len(data)
-        record = (self._prefixes[length] if length < 256 else self._prefix(length)) + data
+        except IndexError:
+            record = self._prefix(len(data)) + data
         slots = self._slots
         starts = self._starts
         slot = xxh3_64_intdigest(data) & self._mask
