@@ -14,7 +14,7 @@ from embmap.codecs import kernels
 
 _TINY = 2000
 _LIBRARIES = ["numpy", "xxhash", "numba"]
-_LIBRARIES += ["finalfusion", "gensim", "decompressed", "safetensors", "constriction"]
+_LIBRARIES += ["finalfusion", "gensim", "decompressed", "safetensors", "constriction", "lmdb"]
 _THREADS = {"one thread": "1", "two threads": "2"}
 
 
@@ -102,7 +102,6 @@ def chosen_kernels(way, monkeypatch):
         return
     pytest.importorskip(choices[0], reason=f"{choices[0]} is not installed here")
     monkeypatch.setattr(kernels, "CHOICE", choices[0])
-    monkeypatch.setattr(kernels, "_jit", None)
     if len(choices) > 1:
         monkeypatch.setenv("EMBMAP_THREADS", _THREADS[choices[1]])
 

@@ -156,7 +156,9 @@ class EmbeddingFile(Embeddings):
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:
         # The hot path: a known word costs a type check, a look-up and a subscript.
         if type(key) is str:
-            row = self._words.finder.find_row(key)
+            finder = self._words.finder
+            find = finder.find_in_index
+            row = finder.find_row(key) if find is None else find(key)
             return self._rows[row] if row >= 0 else self._compose_one(key)
         return super().__getitem__(key)
 
@@ -191,10 +193,12 @@ class EmbeddingFile(Embeddings):
         dtype = np.result_type(self.dtype, composed.dtype) if known.any() else self.dtype
         unknown = absent[~known]
         filling = self._filling(words, unknown, missing, dtype)
+        if out is None and not unknown.size and absent.size == rows.size:
+            return composed
         out = check_out(out, (len(words), *self.shape[1:]), dtype)
         present = np.flatnonzero(rows >= 0)
         out[present] = matrix.take(rows[present])
-        out[absent[known]] = composed[known]
+        out[absent] = composed
         out[unknown] = filling
         return out
 

@@ -13,7 +13,6 @@ __all__ = ["decode_half", "encode_half"]
 
 _BLOCK = 1 << 17  # items that fit into the cache and still keep threads from waiting often
 _FEW = 4096
-_PER_OPERATION = 6  # items that numpy decodes in the time of one operation of codecs.kernels
 _SCALE = np.float32(2.0**112)
 _SHIFT = np.int32(13)
 _SIGN_AND_MAGNITUDE = np.int32(-0x70002000)  # bit 31, and the bits of a shifted half
@@ -34,10 +33,16 @@ def decode_half(
         out[...] = bits.view(np.float16)
         return out
     source, target = bits.reshape(-1), out.reshape(-1)
-    jit = kernels.jit_for(bits.size // _PER_OPERATION)
-    if jit is not None:
-        jit.decode_half(source, target.view(np.uint32))
-        return out
+    kernel = kernels.find("decode_half", source, target.view(np.uint32))
+    if kernel is None:
+        _decode(source, target)
+    else:
+        kernel(source, target.view(np.uint32))
+    return out
+
+
+@kernels.counted
+def _decode(source: npt.NDArray[np.uint16], target: npt.NDArray[np.float32]) -> None:
     signed, patterns = source.view("<i2"), target.view(np.int32)
     for start in range(0, source.size, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -50,7 +55,6 @@ def decode_half(
         # The greatest positive and the greatest negative pattern show whether all are finite.
         if signed[block].max() >= _INFINITY or source[block].max() >= _INFINITY + 0x8000:
             pattern[source[block] & _INFINITY == _INFINITY] |= _SPECIAL
-    return out
 
 
 def encode_half(

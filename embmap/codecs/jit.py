@@ -1,161 +1,47 @@
 """The loops of the codecs compiled by numba; imported only through :mod:`embmap.codecs.kernels`.
 
-Each function computes bit for bit what its numpy counterpart does: no fused multiply-add, no
-reordered sums. All of them release the GIL, and compiled code is cached on disk.
+Each function computes bit for bit what its numpy counterpart does.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import intrinsic
+
+from embmap.codecs.jit_support import bitcast, compiled, prepare
+from embmap.codecs.jit_words import (
+    bucket_hashes,
+    compose,
+    fasttext_hashes,
+    find_rows,
+    gather_rows,
+    segment_sums,
+)
 
 __all__ = [
     "bucket_hashes",
+    "compose",
     "decode_affine",
     "decode_ans",
     "decode_half",
     "encode_ans",
     "fasttext_hashes",
+    "find_rows",
+    "gather_rows",
+    "prepare",
     "segment_sums",
     "table_sums",
 ]
 
 
-if hasattr(os, "register_at_fork"):
-    # A child forked while another thread compiles would wait for ever for the compiler's lock.
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+_float_of = bitcast(numba.uint32, numba.float32)
+_bits_of = bitcast(numba.float32, numba.uint32)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
-    except RuntimeError:  # there is no folder for the cache: each process compiles again
-        return numba.njit(function, nogil=True, error_model="numpy")
-
-
-@_compiled
-def segment_sums(
-    array: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> Any:
-    """Compute :func:`embmap.vectors.segments.segment_sums` over an array."""
-    columns = array.shape[1]
-    sums = np.zeros((counts.size, columns), np.float32)
-    at = 0
-    for group in range(counts.size):
-        out = sums[group]
-        end = at + counts[group]
-        # Four rows at a time, added in the same order, so that their cache misses overlap.
-        while at + 4 <= end:
-            first, second = array[rows[at]], array[rows[at + 1]]
-            third, fourth = array[rows[at + 2]], array[rows[at + 3]]
-            for j in range(columns):
-                out[j] = (((out[j] + first[j]) + second[j]) + third[j]) + fourth[j]
-            at += 4
-        while at < end:
-            row = array[rows[at]]
-            for j in range(columns):
-                out[j] += row[j]
-            at += 1
-    return sums
-
-
-@_compiled
-def _ngrams_per_word(ends: npt.NDArray[np.int64], min_n: int, max_n: int) -> Any:
-    per_word = np.zeros(ends.size, np.int64)
-    start = 0
-    for w in range(ends.size):
-        length = ends[w] - start
-        for i in range(length):
-            per_word[w] += max(min(max_n, length - i) - min_n + 1, 0)
-        start = ends[w]
-    return per_word
-
-
-@_compiled
-def bucket_hashes(
-    points: npt.NDArray[np.uint32],
-    ends: npt.NDArray[np.int64],
-    min_n: int,
-    max_n: int,
-) -> Any:
-    """Compute :func:`embmap.codecs.ngram_hashes.bucket_hashes`."""
-    prime = np.uint64(0x100000001B3)
-    per_word = _ngrams_per_word(ends, min_n, max_n)
-    hashes = np.empty(per_word.sum(), np.uint64)
-    at = 0
-    start = 0
-    for w in range(ends.size):
-        for i in range(start, ends[w]):
-            for n in range(min(max_n, ends[w] - i), min_n - 1, -1):
-                value = np.uint64(0xCBF29CE484222325)
-                for b in range(8):
-                    value = (value ^ np.uint64((n >> (8 * b)) & 255)) * prime
-                for j in range(i, i + n):
-                    for b in range(4):
-                        byte = (points[j] >> np.uint32(8 * b)) & np.uint32(255)
-                        value = (value ^ np.uint64(byte)) * prime
-                hashes[at] = value
-                at += 1
-        start = ends[w]
-    return hashes, per_word
-
-
-@_compiled
-def fasttext_hashes(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    min_n: int,
-    max_n: int,
-) -> Any:
-    """Compute :func:`embmap.codecs.ngram_hashes.fasttext_hashes` over UTF-8 and its offsets."""
-    per_word = _ngrams_per_word(ends, min_n, max_n)
-    hashes = np.empty(per_word.sum(), np.uint32)
-    at = 0
-    start = 0
-    for w in range(ends.size):
-        for i in range(start, ends[w]):
-            longest = min(max_n, ends[w] - i)
-            value = np.uint32(2166136261)
-            for n in range(1, longest + 1):
-                for k in range(offsets[i + n - 1], offsets[i + n]):
-                    byte = np.uint32(np.int32(np.int8(data[k])))
-                    value = np.uint32((value ^ byte) * np.uint32(16777619))
-                if n >= min_n:  # the longest comes first
-                    hashes[at + longest - n] = value
-            at += max(longest - min_n + 1, 0)
-        start = ends[w]
-    return hashes, per_word
-
-
-def _reinterpreted(source: Any, target: Any) -> Any:
-    """Return a function that reinterprets the bits of a number as another type."""
-
-    def bitcast(_typing: Any, _value: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), generate
-
-    return intrinsic(bitcast)
-
-
-_float_of = _reinterpreted(numba.uint32, numba.float32)
-_bits_of = _reinterpreted(numba.float32, numba.uint32)
-
-
-@_compiled
+@compiled
 def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> None:
     """Compute :func:`embmap.codecs.half.decode_half` as the bits of float32."""
     scale = np.float32(2.0**112)
@@ -168,7 +54,7 @@ def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> No
         out[i] = pattern | np.uint32((half & np.uint32(0x8000)) << np.uint32(16))
 
 
-@_compiled
+@compiled
 def decode_affine(
     codes: npt.NDArray[np.uint8],
     scale: np.float32,
@@ -196,7 +82,7 @@ def _refill(state: Any, position: Any, word: Any) -> Any:
     return (refilled if low else state), position + np.int64(low)
 
 
-@_compiled
+@compiled
 def decode_ans(
     halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
@@ -255,7 +141,7 @@ def decode_ans(
         states[lane], positions[lane] = state, position
 
 
-@_compiled
+@compiled
 def encode_ans(
     symbols: npt.NDArray[np.uint16],
     codes: npt.NDArray[np.uint32],
@@ -277,7 +163,7 @@ def encode_ans(
     return at, state
 
 
-@_compiled
+@compiled
 def table_sums(
     codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]
 ) -> None:

@@ -278,7 +278,6 @@ def test_quantized_rows_are_searched_by_their_codes(
     if kernel == "numba":
         pytest.importorskip("numba", reason="numba is not installed")
     monkeypatch.setattr(kernels, "CHOICE", kernel)
-    monkeypatch.setattr(kernels, "_jit", None)
     turned = {None: None, "rotation": rotation(12), "any": RNG.standard_normal((12, 12))}
     quantized = Quantized(
         RNG.integers(0, k, (600, 4), np.uint8),
@@ -353,7 +352,6 @@ def test_table_sums_are_the_same_compiled_and_not(monkeypatch):
     sums = []
     for choice in ("numpy", "numba"):
         monkeypatch.setattr(kernels, "CHOICE", choice)
-        monkeypatch.setattr(kernels, "_jit", None)
         sums.append(product.table_sums(codes, tables))
     assert np.array_equal(*sums)
     expected = tables[:, np.arange(9), codes].astype("f8").sum(axis=2)
