@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ __all__ = [
     "StoredTensor",
     "TensorFile",
     "TensorFormat",
+    "TensorTable",
     "choose_by_name",
     "is_matrix",
     "tensor_matrix",
@@ -70,13 +72,51 @@ class StoredTensor:
         return math.prod(self.shape) * self.bits // 8
 
 
+T = TypeVar("T", bound=StoredTensor)
+
+
+class TensorTable(Mapping[str, T]):
+    """Tensors by name in the order of the file, each described when it is asked for.
+
+    `names` are the names; if two are equal, the table has fewer items.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self._numbers = dict(zip(names, range(len(names)), strict=True))
+
+    @abstractmethod
+    def describe(self, number: int) -> T:
+        """Return the dtype, shape and place of a tensor by its number."""
+
+    @abstractmethod
+    def find_matrices(self, n_rows: int | None = None) -> list[int]:
+        """Return the numbers of the tensors of two dimensions, with `n_rows` rows if given."""
+
+    def __getitem__(self, name: str) -> T:
+        """Return the dtype, shape and place of a tensor."""
+        return self.describe(self._numbers[name])
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names in order."""
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._numbers)
+
+
 class NamedTensors(Mapping[str, npt.NDArray[Any]]):
     """The tensors of a file by name: read-only arrays, which are views if the file is mapped."""
 
-    def __init__(self, file: ByteSource, format: str, tensors: Iterable[StoredTensor]) -> None:
+    def __init__(self, file: ByteSource, format: str, tensors: Mapping[str, StoredTensor]) -> None:
         self.data = file
         self.format = format
-        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._tensors = tensors
 
     def layout(self, name: str) -> StoredTensor:
         """Return the dtype, shape and place of a tensor without reading it."""
@@ -225,11 +265,12 @@ def is_matrix(tensor: StoredTensor) -> bool:
     return len(tensor.shape) == 2 and (is_number or is_float)
 
 
-def choose_by_name(tensors: Iterable[StoredTensor]) -> StoredTensor | None:
-    """Return the tensor with the best known name of a word embedding; None if none has one."""
-    listed = list(tensors)
+def choose_by_name(tensors: TensorTable[T], n_rows: int = 0) -> T | None:
+    """Return the matrix with the best known name of a word embedding, if it has enough rows."""
+    listed = [tensors[name] for name in tensors.names if name.endswith(_WORD_EMBEDDINGS)]
+    matrices = [each for each in listed if len(each.shape) == 2 and each.shape[0] >= n_rows]
     for ending in _WORD_EMBEDDINGS:
-        for tensor in listed:
+        for tensor in matrices:
             if tensor.name == ending or tensor.name.endswith(f".{ending}"):
                 return tensor
     return None

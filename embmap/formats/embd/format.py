@@ -12,8 +12,8 @@ import numpy as np
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.formats.embd.copying import list_parts, plan_copy
+from embmap.formats.embd.fields import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
 from embmap.formats.embd.file import EmbdFile
-from embmap.formats.embd.layout import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
 from embmap.formats.embd.writer import write, write_copy
 from embmap.formats.format import Input, Original, Output, Request, Writer
 from embmap.formats.tensors import TensorFormat

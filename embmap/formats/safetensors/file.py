@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from embmap.formats.tensors import (
     NamedTensors,
     StoredTensor,
     TensorFile,
+    TensorTable,
     choose_by_name,
     is_matrix,
     tensor_matrix,
 )
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import FORMAT, read_header
+from embmap.io.safetensors import FORMAT, Tensor, read_header
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.verification import verify_vectors
@@ -41,10 +43,7 @@ class SafetensorsFile(TensorFile):
         vocab: Words | None = None,
     ) -> None:
         header = read_header(file)
-        tensors = [
-            StoredTensor(name=name, dtype=each.dtype, shape=each.shape, offset=each.offset)
-            for name, each in header.tensors.items()
-        ]
+        tensors = _Listed(header.tensors)
         self._texts = dict(header.metadata)
         chosen = find_vectors(tensors)
         matrix = None if chosen is None else tensor_matrix(file, chosen)
@@ -68,8 +67,25 @@ class SafetensorsFile(TensorFile):
         report.attempt(verify_vectors, self._matrix, report, progress, what="vectors")
 
 
-def find_vectors(tensors: list[StoredTensor]) -> StoredTensor | None:
+class _Listed(TensorTable[StoredTensor]):
+    """The tensors of a header."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(list(tensors))
+        self._tensors = list(tensors.values())
+
+    def describe(self, number: int) -> StoredTensor:
+        found = self._tensors[number]
+        name = self.names[number]
+        return StoredTensor(name=name, dtype=found.dtype, shape=found.shape, offset=found.offset)
+
+    def find_matrices(self, n_rows: int | None = None) -> list[int]:
+        shapes = enumerate(each.shape for each in self._tensors)
+        return [i for i, shape in shapes if len(shape) == 2 and n_rows in (None, shape[0])]
+
+
+def find_vectors(tensors: TensorTable[StoredTensor]) -> StoredTensor | None:
     """Return the tensor that holds the vectors; None if that is not certain."""
-    matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
-    chosen = matrices[0] if len(matrices) == 1 else choose_by_name(matrices)
+    matrices = tensors.find_matrices()
+    chosen = tensors.describe(matrices[0]) if len(matrices) == 1 else choose_by_name(tensors)
     return chosen if chosen is not None and is_matrix(chosen) else None
