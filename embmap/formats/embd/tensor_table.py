@@ -8,10 +8,10 @@ one, so that an error names the tensor.
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from embmap.formats.embd.fields import DESCRIPTOR, DTYPES, FORMAT, HEADER, Tenso
 from embmap.formats.tensors import TensorTable
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource, MemoryMap
-from embmap.io.positional_reads import PositionalReads, pread
+from embmap.io.positional_reads import PositionalFetch, pread
 
 __all__ = ["DescribedTensors", "WalkedTensors"]
 
@@ -37,7 +37,8 @@ _UNUSED = np.ones((256, 4), np.uint32) - np.tri(256, 4, -1, np.uint32)  # by ndi
 _U32 = struct.Struct("<I").unpack_from
 _LONGEST_NAME = 1 << 10  # bytes of the names that the walk expects; longer ones take longer
 _LARGE = 1 << 12  # bytes of a tensor that the walk steps over without reading
-_NEAR, _FAR = 1 << 14, 1 << 8  # bytes read at once: after a small tensor, and after a large one
+_NEAR, _FAR = 1 << 16, 1 << 8  # bytes read at once: after a small tensor, and after a large one
+_SMALL = 1 << 19  # bytes of a file that is not opened once more
 
 
 class DescribedTensors(TensorTable[TensorLayout]):
@@ -203,38 +204,38 @@ def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[in
     """Return the heads of tensors, where the data of each start, and where the last ones end."""
     heads: list[_Head] = []
     offsets: list[int] = []
-    read = None if file.zero_copy and file.nbytes <= n * _LARGE else _choose_reads(file)
-    window, base = (file.fetch, 0) if read is None else (b"", position)
-    size = file.nbytes if read is None else 0
+    read = _choose_reads(file)
+    nbytes = _NEAR
     while len(heads) < n:
-        at = position - base
-        if at >= size and read is not None:
-            nbytes = _FAR if at - size > _LARGE else _NEAR
-            window, base = read(nbytes, min(position, file.nbytes)), position
-            at, size = 0, len(window)
+        window = read(nbytes, min(position, file.nbytes))
+        at, size = 0, len(window)
         try:
-            (length,) = _U32(window, at)
-            head = _HEADS[length](window, at + 4)
-            _, n_dims, rows, columns = head
-        except (struct.error, OverflowError, KeyError):
-            n_dims = 0
-        if n_dims == 2:
-            position += length + 16
-            offsets.append(position)
-            position += 4 * rows * columns
-        elif n_dims == 1:
-            position += length + 12
-            offsets.append(position)
-            position += 4 * rows
-        elif read is not None and at:
-            size = 0  # read on from here
-            continue
+            while at < size and len(heads) < n:
+                (length,) = _U32(window, at)
+                head = _HEADS[length](window, at + 4)
+                _, n_dims, rows, columns = head
+                if n_dims == 2:
+                    at += length + 16
+                    offsets.append(position + at)
+                    at += 4 * rows * columns
+                elif n_dims == 1:
+                    at += length + 12
+                    offsets.append(position + at)
+                    at += 4 * rows
+                else:
+                    break
+                heads.append(head)
+        except (struct.error, KeyError):
+            pass
+        if at or nbytes == _FAR:
+            position += at
+            nbytes = _FAR if at - size > _LARGE else _NEAR
         else:
             _check_end(file, heads, offsets, position)
             head, offset = _read_head(file, position, len(heads))
+            heads.append(head)
             offsets.append(offset)
             position = offset + 4 * math.prod(head[2:])
-        heads.append(head)
     _check_end(file, heads, offsets, position)
     return heads, offsets, position
 
@@ -242,18 +243,15 @@ def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[in
 def _choose_reads(file: ByteSource) -> Callable[[int, int], bytes]:
     """Return a function of a size and an offset that reads up to so many bytes.
 
-    A file that is mapped is read nevertheless: to map a page takes longer than to read its bytes.
+    A large file is read even if it is mapped: the system takes longer to map a page.
     """
-    if isinstance(file, MemoryMap):
+    if isinstance(file, MemoryMap) and file.nbytes > _SMALL:
         with suppress(OSError):
-            again = PositionalReads(cast(Path, file.path))
-            if again.identity == file.identity:
-                return partial(_read_again, again)
+            again = PositionalFetch(cast(Path, file.path))
+            status = os.fstat(again.descriptor)
+            if (status.st_dev, status.st_ino) == file.identity:  # no other file has its path
+                return lambda nbytes, offset: pread(again.descriptor, nbytes, offset)
     return lambda nbytes, offset: file.read_at_most(offset, nbytes)
-
-
-def _read_again(again: PositionalReads, nbytes: int, offset: int) -> bytes:
-    return pread(again.fetch.descriptor, nbytes, offset)
 
 
 def _read_head(file: ByteSource, position: int, number: int) -> tuple[_Head, int]:
