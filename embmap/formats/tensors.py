@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,14 @@ import numpy.typing as npt
 from embmap.codecs.bfloat import as_float32, dtype_of
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import UnsupportedError
-from embmap.formats.format import FileFormat, Request
+from embmap.formats.format import FileFormat
 from embmap.io.mapping import ByteSource
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
+
+if TYPE_CHECKING:
+    from embmap.formats.exchange import Request
 
 __all__ = [
     "NamedTensors",
@@ -90,8 +93,8 @@ class TensorTable(Mapping[str, T]):
         """Return the dtype, shape and place of a tensor by its number."""
 
     @abstractmethod
-    def find_matrices(self, n_rows: int | None = None) -> list[int]:
-        """Return the numbers of the tensors of two dimensions, with `n_rows` rows if given."""
+    def find_matrix(self, n_rows: int | None = None) -> T | None:
+        """Return the only tensor of two dimensions, and of `n_rows` rows if given; None if none."""
 
     def __getitem__(self, name: str) -> T:
         """Return the dtype, shape and place of a tensor."""
@@ -267,6 +270,9 @@ def is_matrix(tensor: StoredTensor) -> bool:
 
 def choose_by_name(tensors: TensorTable[T], n_rows: int = 0) -> T | None:
     """Return the matrix with the best known name of a word embedding, if it has enough rows."""
+    names = "\n".join((*tensors.names, ""))
+    if not any(f"{ending}\n" in names for ending in _WORD_EMBEDDINGS):
+        return None
     listed = [tensors[name] for name in tensors.names if name.endswith(_WORD_EMBEDDINGS)]
     matrices = [each for each in listed if len(each.shape) == 2 and each.shape[0] >= n_rows]
     for ending in _WORD_EMBEDDINGS:

@@ -18,7 +18,7 @@ from embmap.codecs.bfloat import BFLOAT16, as_float32
 from embmap.formats.embd.fields import SPECIAL_TOKENS, TENSORS_ALIGNED, TensorLayout
 from embmap.formats.embd.file import EmbdFile, Tensors, find_word_embedding
 from embmap.formats.embd.layout import EmbdLayout
-from embmap.formats.format import Original, Output
+from embmap.formats.exchange import Original, Output
 
 __all__ = ["Copy", "list_parts", "plan_copy"]
 

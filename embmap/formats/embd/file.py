@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,14 +18,15 @@ from embmap.formats.embd.fields import (
     fnv1a,
 )
 from embmap.formats.embd.layout import EmbdLayout, parse
-from embmap.formats.embd.model import compare_metadata
 from embmap.formats.tensors import NamedTensors, TensorFile, choose_by_name, tensor_matrix
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.report import Report
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.records import scan
+
+if TYPE_CHECKING:
+    from embmap.report import Report
 
 __all__ = ["EmbdFile", "Tensors", "find_word_embedding"]
 
@@ -116,6 +117,8 @@ class EmbdFile(TensorFile):
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        from embmap.formats.embd.model import compare_metadata
+
         layout = self._offsets
         report.checked += ["tensor names", "metadata"]
         for message, offset in layout.warnings:
@@ -207,5 +210,4 @@ def find_word_embedding(layout: EmbdLayout) -> TensorLayout | None:
     if named is not None or not n_words:
         return named
     # Without a known name, only a unique matrix with as many rows as tokens is certain.
-    fitting = tensors.find_matrices(n_words)
-    return tensors.describe(fitting[0]) if len(fitting) == 1 else None
+    return tensors.find_matrix(n_words)

@@ -115,11 +115,11 @@ class DescribedTensors(TensorTable[TensorLayout]):
             )
         return tensor
 
-    def find_matrices(self, n_rows: int | None = None) -> list[int]:  # noqa: D102
+    def find_matrix(self, n_rows: int | None = None) -> TensorLayout | None:  # noqa: D102
         found = self._kinds >> 8 == 2
         if n_rows is not None:
             found &= self._find_dims()[:, 0] == n_rows
-        return np.flatnonzero(found).tolist()
+        return self.describe(int(found.argmax())) if np.count_nonzero(found) == 1 else None
 
     def _error(
         self, message: str, number: int, found: Any, kind: type[FormatError] = FormatError
@@ -192,12 +192,14 @@ class WalkedTensors(TensorTable[TensorLayout]):
             offset=self._offsets[number],
         )
 
-    def find_matrices(self, n_rows: int | None = None) -> list[int]:  # noqa: D102
-        return [
+    def find_matrix(self, n_rows: int | None = None) -> TensorLayout | None:  # noqa: D102
+        fitting = (
             number
             for number, head in enumerate(self._heads)
             if head[1] == 2 and n_rows in (None, head[2])
-        ]
+        )
+        found = next(fitting, None)
+        return None if found is None or next(fitting, None) is not None else self.describe(found)
 
 
 def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[int], int]:

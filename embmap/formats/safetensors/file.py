@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from embmap.formats.tensors import (
     NamedTensors,
@@ -15,12 +14,13 @@ from embmap.formats.tensors import (
     tensor_matrix,
 )
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import FORMAT, Tensor, read_header
+from embmap.io.safetensors import FORMAT, Header, read_header
 from embmap.progress import Progress
-from embmap.report import Report
-from embmap.vectors.verification import verify_vectors
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
+
+if TYPE_CHECKING:
+    from embmap.report import Report
 
 __all__ = ["DIALECT", "SafetensorsFile"]
 
@@ -43,7 +43,7 @@ class SafetensorsFile(TensorFile):
         vocab: Words | None = None,
     ) -> None:
         header = read_header(file)
-        tensors = _Listed(header.tensors)
+        tensors = _Listed(header)
         self._texts = dict(header.metadata)
         chosen = find_vectors(tensors)
         matrix = None if chosen is None else tensor_matrix(file, chosen)
@@ -63,6 +63,8 @@ class SafetensorsFile(TensorFile):
         return super().info() | {"chunks": self._list_tensors()}
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        from embmap.vectors.verification import verify_vectors
+
         report.skipped("checksums: safetensors files have none")
         report.attempt(verify_vectors, self._matrix, report, progress, what="vectors")
 
@@ -70,22 +72,23 @@ class SafetensorsFile(TensorFile):
 class _Listed(TensorTable[StoredTensor]):
     """The tensors of a header."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__(list(tensors))
-        self._tensors = list(tensors.values())
+    def __init__(self, header: Header) -> None:
+        super().__init__(header.names)
+        self._header = header
 
     def describe(self, number: int) -> StoredTensor:
-        found = self._tensors[number]
+        found = self._header.tensor(number)
         name = self.names[number]
         return StoredTensor(name=name, dtype=found.dtype, shape=found.shape, offset=found.offset)
 
-    def find_matrices(self, n_rows: int | None = None) -> list[int]:
-        shapes = enumerate(each.shape for each in self._tensors)
-        return [i for i, shape in shapes if len(shape) == 2 and n_rows in (None, shape[0])]
+    def find_matrix(self, n_rows: int | None = None) -> StoredTensor | None:
+        shapes = enumerate(shape for _, shape, _ in self._header.described)
+        fitting = (i for i, shape in shapes if len(shape) == 2 and n_rows in (None, shape[0]))
+        found = next(fitting, None)
+        return None if found is None or next(fitting, None) is not None else self.describe(found)
 
 
 def find_vectors(tensors: TensorTable[StoredTensor]) -> StoredTensor | None:
     """Return the tensor that holds the vectors; None if that is not certain."""
-    matrices = tensors.find_matrices()
-    chosen = tensors.describe(matrices[0]) if len(matrices) == 1 else choose_by_name(tensors)
+    chosen = tensors.find_matrix() or choose_by_name(tensors)
     return chosen if chosen is not None and is_matrix(chosen) else None
