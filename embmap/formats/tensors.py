@@ -43,6 +43,7 @@ _WORD_EMBEDDINGS = (
     "token_embedding.weight",
     "shared.weight",
 )
+_LINES = [f"{name}\n" for name in _WORD_EMBEDDINGS]
 # Bits of a number of each type that numpy lacks, by its name in ml_dtypes.
 _BITS = {
     "bfloat16": 16,
@@ -84,9 +85,9 @@ class TensorTable(Mapping[str, T]):
     `names` are the names; if two are equal, the table has fewer items.
     """
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], numbers: dict[str, int] | None = None) -> None:
         self.names = names
-        self._numbers = dict(zip(names, range(len(names)), strict=True))
+        self._numbers = numbers or dict(zip(names, range(len(names)), strict=True))
 
     @abstractmethod
     def describe(self, number: int) -> T:
@@ -271,7 +272,7 @@ def is_matrix(tensor: StoredTensor) -> bool:
 def choose_by_name(tensors: TensorTable[T], n_rows: int = 0) -> T | None:
     """Return the matrix with the best known name of a word embedding, if it has enough rows."""
     names = "\n".join((*tensors.names, ""))
-    if not any(f"{ending}\n" in names for ending in _WORD_EMBEDDINGS):
+    if not any(line in names for line in _LINES):
         return None
     listed = [tensors[name] for name in tensors.names if name.endswith(_WORD_EMBEDDINGS)]
     matrices = [each for each in listed if len(each.shape) == 2 and each.shape[0] >= n_rows]

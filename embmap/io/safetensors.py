@@ -77,23 +77,26 @@ Described = tuple[str, tuple[int, ...], int]  # kind, shape and bytes
 class Header(NamedTuple):
     """The tensors in the order of their data, and the metadata.
 
-    `described` has the kind, shape and size of each tensor, and `offsets` where each starts.
+    `numbers` has the number of each tensor by its name, `kinds` the key of each in `described`, and
+    `bounds` where each starts and the last one ends, counted from `offset`.
     """
 
-    names: list[str]
-    described: list[Described]
-    offsets: list[int]
+    numbers: dict[str, int]
+    kinds: list[Any]
+    described: Mapping[Any, Described]
+    bounds: list[int]
+    offset: int
     metadata: Mapping[str, str]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        return {name: self.tensor(number) for number, name in enumerate(self.names)}
+        return {name: self.tensor(number) for name, number in self.numbers.items()}
 
     def tensor(self, number: int) -> Tensor:
         """Return a tensor by its number."""
-        kind, shape, _ = self.described[number]
-        return Tensor(kind, shape, self.offsets[number])
+        kind, shape, _ = self.described[self.kinds[number]]
+        return Tensor(kind, shape, self.offset + self.bounds[number])
 
 
 def read_header(data: ByteSource) -> Header:
@@ -111,9 +114,7 @@ def read_header(data: ByteSource) -> Header:
     header = parse_plain(raw, reader.offset)
     if header is None:
         header = _parse(data, reader, raw)
-    end = reader.offset
-    if header.names:
-        end = header.offsets[-1] + header.described[-1][2]
+    end = header.offset + header.bounds[-1]
     if end > data.nbytes:
         raise TruncatedError(
             f"the tensors end at byte {end} of a file of {data.nbytes} bytes",
@@ -156,20 +157,25 @@ def parse_plain(raw: bytes, offset: int) -> Header | None:
     places = quotes.reshape(-1, _QUOTES)
     names = _cut(text, places[:, 0] + 1, places[:, 1])
     kinds = _cut(text, places[:, 4] + 1, places[:, 8] - 2)
-    known = {each: _describe_plain(each) for each in set(kinds)}
-    if None in known.values() or len(set(names)) < len(names) or "__metadata__" in names:
-        return None
-    described = [known[each] for each in kinds]
-    ends = list(accumulate([nbytes for _, _, nbytes in described], initial=0))
-    bounds = pairwise(map(str, ends))
+    known: dict[str, Described] = {}
+    for each in set(kinds):
+        described = _describe_plain(each)
+        if described is None:
+            return None
+        known[each] = described
+    sizes = {each: nbytes for each, (_, _, nbytes) in known.items()}
+    bounds = list(accumulate([sizes[each] for each in kinds], initial=0))
     entries = [
         f'"{name}":{{"dtype":"{kind}],"data_offsets":[{start},{stop}]}}'
-        for name, kind, (start, stop) in zip(names, kinds, bounds, strict=True)
+        for name, kind, (start, stop) in zip(names, kinds, pairwise(map(str, bounds)), strict=True)
     ]
     start = f"{text[: begin - 1]}," if metadata or begin > 1 else "{"
     if text.rstrip(" ") != f"{start}{','.join(entries)}}}":
         return None
-    return Header(names, described, [offset + end for end in ends[:-1]], metadata)
+    numbers = dict(zip(names, range(len(names)), strict=True))
+    if len(numbers) < len(names) or "__metadata__" in numbers:
+        return None
+    return Header(numbers, kinds, known, bounds, offset, metadata)
 
 
 def _cut(text: str, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> list[str]:
@@ -201,22 +207,22 @@ def _parse(data: ByteSource, reader: FieldReader, raw: bytes) -> Header:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise reader.error("the metadata must be text by name", "__metadata__", back=len(raw))
     spans = [(*_offsets(data, name, entry), name) for name, entry in header.items()]
-    names, described, offsets = [], [], []
-    position = 0
+    names, kinds, bounds = [], [], [0]
     for start, stop, name in sorted(spans):
         where = _where(data, name)
-        if start != position:
+        if start != bounds[-1]:
             raise FormatError(
                 "the data must start where the data before it end",
                 found=start,
-                expected=position,
+                expected=bounds[-1],
                 **where,
             )
         names.append(name)
-        described.append(_describe(header[name], stop - start, where))
-        offsets.append(reader.offset + start)
-        position = stop
-    return Header(names, described, offsets, metadata)
+        kinds.append(_describe(header[name], stop - start, where))
+        bounds.append(stop)
+    numbers = {name: number for number, name in enumerate(names)}
+    described = {each: each for each in kinds}
+    return Header(numbers, kinds, described, bounds, reader.offset, metadata)
 
 
 def describe_tensors(data: ByteSource) -> dict[str, Any]:

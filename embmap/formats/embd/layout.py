@@ -81,10 +81,12 @@ class EmbdLayout:
 def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
     """Parse an EMBD file, as `dialect` if one is given; by default the bytes decide."""
     reader = FieldReader(file, FORMAT)
-    magic = reader.raw(4, "magic")
+    head = file.read_at_most(0, HEADER.size)
+    magic = head[:4] if len(head) >= 4 else reader.raw(4, "magic")
     if magic != MAGIC:
         raise FormatError("not an EMBD file", **reader.where("magic", 0), found=magic)
-    version = reader.u32("version")
+    reader.offset = 4
+    version = int.from_bytes(head[4:8], "little") if len(head) >= 8 else reader.u32("version")
     if version & 0xFFFF != 1:
         raise UnsupportedError(
             "this embmap reads version 1 of EMBD files; another format may have the same magic",
@@ -92,13 +94,13 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
             found=version & 0xFFFF,
             expected=1,
         )
-    if dialect == "spec" or (dialect is None and _is_spec(file)):
-        return _parse_spec(file)
+    if dialect == "spec" or (dialect is None and _is_spec(file, head)):
+        return _parse_spec(file, head)
     if dialect == "flat":
         return _parse_flat(file)
     minor = version >> 16
     if minor:  # flat files have no minor version
-        return _parse_spec(file)
+        return _parse_spec(file, head)
     try:
         return _parse_flat(file)
     except FormatError as as_flat:
@@ -110,22 +112,22 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
         ) from None
 
 
-def _is_spec(file: ByteSource) -> bool:
+def _is_spec(file: ByteSource, head: bytes) -> bool:
     """Whether the checksum of the header is right, or both its size and the end magic are."""
-    if file.nbytes < HEADER.size:
+    if len(head) < HEADER.size:
         return False
-    head = file.read(0, HEADER.size)
     fields = HEADER.unpack(head)
+    if zlib.crc32(head[:56]) == fields[13]:
+        return True
     size_holds = fields[12] == file.nbytes
     ends = file.nbytes >= HEADER.size + FOOTER.size
     end_holds = ends and file.read(file.nbytes - 8, 4) == END_MAGIC
-    return zlib.crc32(head[:56]) == fields[13] or (size_holds and end_holds)
+    return size_holds and end_holds
 
 
-def _parse_spec(file: ByteSource) -> EmbdLayout:
+def _parse_spec(file: ByteSource, head: bytes) -> EmbdLayout:
     reader = FieldReader(file, FORMAT)
-    head = reader.raw(HEADER.size, "header")
-    fields = HEADER.unpack(head)
+    fields = HEADER.unpack(head if len(head) == HEADER.size else reader.raw(HEADER.size, "header"))
     _, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes = fields[:8]
     index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = fields[8:]
     if flags & CHECKSUM_ENABLED and zlib.crc32(head[:56]) != checksum:

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -206,13 +207,14 @@ def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[in
     """Return the heads of tensors, where the data of each start, and where the last ones end."""
     heads: list[_Head] = []
     offsets: list[int] = []
-    read = _choose_reads(file)
+    read, _owner = _choose_reads(file)
     nbytes = _NEAR
     while len(heads) < n:
-        window = read(nbytes, min(position, file.nbytes))
-        at, size = 0, len(window)
+        at = size = 0
         try:
-            while at < size and len(heads) < n:
+            window = read(nbytes, position)
+            size = len(window)
+            for _ in range(n - len(heads)):
                 (length,) = _U32(window, at)
                 head = _HEADS[length](window, at + 4)
                 _, n_dims, rows, columns = head
@@ -227,8 +229,10 @@ def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[in
                 else:
                     break
                 heads.append(head)
-        except (struct.error, KeyError):
-            pass
+                if at >= size:
+                    break
+        except (struct.error, KeyError, OverflowError):
+            pass  # these bytes are read again, or one by one
         if at or nbytes == _FAR:
             position += at
             nbytes = _FAR if at - size > _LARGE else _NEAR
@@ -242,8 +246,8 @@ def _walk(file: ByteSource, position: int, n: int) -> tuple[list[_Head], list[in
     return heads, offsets, position
 
 
-def _choose_reads(file: ByteSource) -> Callable[[int, int], bytes]:
-    """Return a function of a size and an offset that reads up to so many bytes.
+def _choose_reads(file: ByteSource) -> tuple[Callable[[int, int], bytes], object]:
+    """Return a function of a size and an offset that reads up to so many bytes, and its owner.
 
     A large file is read even if it is mapped: the system takes longer to map a page.
     """
@@ -252,8 +256,9 @@ def _choose_reads(file: ByteSource) -> Callable[[int, int], bytes]:
             again = PositionalFetch(cast(Path, file.path))
             status = os.fstat(again.descriptor)
             if (status.st_dev, status.st_ino) == file.identity:  # no other file has its path
-                return lambda nbytes, offset: pread(again.descriptor, nbytes, offset)
-    return lambda nbytes, offset: file.read_at_most(offset, nbytes)
+                return partial(pread, again.descriptor), again
+    fetch = file.fetch
+    return lambda nbytes, offset: fetch[offset : offset + nbytes], file
 
 
 def _read_head(file: ByteSource, position: int, number: int) -> tuple[_Head, int]:

@@ -73,7 +73,7 @@ class _Listed(TensorTable[StoredTensor]):
     """The tensors of a header."""
 
     def __init__(self, header: Header) -> None:
-        super().__init__(header.names)
+        super().__init__(list(header.numbers), header.numbers)
         self._header = header
 
     def describe(self, number: int) -> StoredTensor:
@@ -82,8 +82,11 @@ class _Listed(TensorTable[StoredTensor]):
         return StoredTensor(name=name, dtype=found.dtype, shape=found.shape, offset=found.offset)
 
     def find_matrix(self, n_rows: int | None = None) -> StoredTensor | None:
-        shapes = enumerate(shape for _, shape, _ in self._header.described)
-        fitting = (i for i, shape in shapes if len(shape) == 2 and n_rows in (None, shape[0]))
+        described = self._header.described
+        shapes = {key: shape for key, (_, shape, _) in described.items() if len(shape) == 2}
+        if n_rows is not None:
+            shapes = {key: shape for key, shape in shapes.items() if shape[0] == n_rows}
+        fitting = (number for number, key in enumerate(self._header.kinds) if key in shapes)
         found = next(fitting, None)
         return None if found is None or next(fitting, None) is not None else self.describe(found)
 
