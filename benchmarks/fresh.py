@@ -38,9 +38,7 @@ def main() -> None:
 def opener(library: str) -> Callable[..., Any]:
     """Import a library and return its function that opens a file."""
     if library == "embmap":
-        import embmap
-
-        return embmap.open
+        return _import_embmap().open
     if library == "finalfusion":
         import finalfusion
 
@@ -48,6 +46,15 @@ def opener(library: str) -> Callable[..., Any]:
     from gensim.models import KeyedVectors
 
     return lambda path: KeyedVectors.load(path, mmap="r")
+
+
+def _import_embmap() -> Any:
+    """Import embmap and its formats, which it otherwise imports when a file asks for them."""
+    import embmap
+    from embmap.formats.registry import get_file_formats
+
+    get_file_formats()
+    return embmap
 
 
 def measure_open(
@@ -74,8 +81,7 @@ def measure_open(
 def tensor_opener(library: str) -> Callable[[str, str], np.ndarray]:
     """Import a library and return a function that opens a file and takes one of its tensors."""
     if library == "embmap":
-        import embmap
-
+        embmap = _import_embmap()
         return lambda path, name: embmap.open(path).tensors[name]
     from safetensors import safe_open
 

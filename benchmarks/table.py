@@ -108,6 +108,16 @@ def _of_opening(layout: str) -> tuple[Row, ...]:
     )
 
 
+def _of_tensors(n: int) -> tuple[Row, ...]:
+    """Return the rows of opening a file of `n` tensors and reading one of them."""
+    work = f"one of {n} tensors"
+    return (
+        Row(f"EMBD, flat: open, one of {n} tensors", work, "embmap, flat", ratios=_AS_FAST),
+        Row("… spec", work, "embmap, spec", ratios=_AS_FAST),
+        Row("… safetensors", work, "embmap, safetensors", ratios=_AS_FAST),
+    )
+
+
 def _over_time(title: str, work: str) -> tuple[Row, ...]:
     """Return the rows of work on DWE files without a target."""
     return (
@@ -123,7 +133,10 @@ _BATCH = {"finalfusion": 1 / 8, "gensim": 1 / 15}
 _TENTH = {"safetensors": 0.1}
 _PLAIN = {'access="normal"': 0.2}
 _READ = 10 + 4096 / 1200  # ten bytes for each byte of a row, and a page
+_AS_FAST = {"safetensors": 1}
 ROWS = (
+    Row("import, beyond numpy", "import", "embmap", limit=15e-3),
+    Row("import, open, one row, beyond numpy", "import and open", "embmap"),
     Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
     Row("… private memory over import", "open", "embmap", limit=2e6, value="private_nbytes"),
@@ -155,6 +168,8 @@ ROWS = (
     Row("MiniLM, open, one tensor", "tensor", "embmap", limit=1e-3, ratios=_TENTH),
     Row("… in a fresh process", "tensor, fresh process", "embmap"),
     Row("… one row by token", "row of a tensor", "embmap"),
+    *_of_tensors(40),
+    *_of_tensors(1000),
     *_of_opening("blocks"),
     *_of_opening("stream"),
     Row("trajectory, numpy", "trajectory", "embmap, numpy", limit=60e-3),

@@ -1,8 +1,14 @@
 """Opening a file in a fresh process, and the first look-up by word there."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import embmap
 from benchmarks import files
 from benchmarks.replay import clock, in_fresh_process, replay
 
@@ -14,6 +20,33 @@ WAYS = {
     "finalfusion": ("finalfusion", "dense", {}),
     "gensim": ("gensim", "gensim", {}),
 }
+
+
+IMPORTING = """
+import numpy, sys, time
+start = time.perf_counter()
+import embmap
+if len(sys.argv) > 1:
+    embmap.open(sys.argv[1]).vectors[0]
+print(time.perf_counter() - start)
+"""
+
+
+@pytest.mark.parametrize("work", ["import", "import and open"])
+def test_import(benchmark, record, rounds, data, warmed, tmp_path, work):
+    path = [str(warmed(data.dense))] if work == "import and open" else []
+    environment = {name: value for name, value in os.environ.items() if "BYTECODE" not in name}
+    environment["PYTHONPATH"] = str(Path(embmap.__file__).parents[1])
+    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)  # whether or not modules were compiled
+    command = [sys.executable, "-P", "-c", IMPORTING, *path]
+
+    def import_once():
+        done = subprocess.run(command, capture_output=True, env=environment, check=True)
+        replay(float(done.stdout))
+
+    import_once()  # which compiles the modules
+    benchmark.pedantic(import_once, rounds=rounds(15))
+    record(work, "embmap")
 
 
 @pytest.fixture

@@ -65,6 +65,26 @@ def test_tensor_in_a_fresh_process(benchmark, record, rounds, paths, expected, w
     assert all(row == expected[0].tolist() for row in rows)
 
 
+MANY = {
+    "embmap, flat": ("embmap", "flat"),
+    "embmap, spec": ("embmap", "spec"),
+    "embmap, safetensors": ("embmap", "safetensors"),
+    "safetensors": ("safetensors", "safetensors"),
+}
+
+
+@pytest.mark.parametrize("way", MANY)
+@pytest.mark.parametrize("n", [40, 1000])
+def test_one_of_many_tensors(benchmark, record, data, warmed, n, way):
+    pytest.importorskip("safetensors", reason="safetensors is not installed here")
+    library, layout = MANY[way]
+    open_tensor = tensor_opener(library)
+    path, name = str(warmed(data.tensors(n, layout))), files.tensor_name(n // 2)
+    found = benchmark(open_tensor, path, name)
+    record(f"one of {n} tensors", way)
+    assert np.array_equal(found, tensor_opener("safetensors")(data.tensors(n, "safetensors"), name))
+
+
 @pytest.fixture(scope="module")
 def tokens(model):
     """Tokens in random order, and their numbers."""

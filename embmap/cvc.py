@@ -1,13 +1,9 @@
 """The public names for CVC files: what writes and changes them, and the classes."""
 
-from embmap.formats.cvc import (
-    Chunk,
-    CvcFile,
-    Section,
-    append,
-    edit_columns,
-    write,
-    write_columns,
-)
+from embmap.formats.cvc.chunks import Chunk
+from embmap.formats.cvc.editing import append, edit_columns
+from embmap.formats.cvc.file import CvcFile
+from embmap.formats.cvc.layout import Section
+from embmap.formats.cvc.writer import write, write_columns
 
 __all__ = ["Chunk", "CvcFile", "Section", "append", "edit_columns", "write", "write_columns"]

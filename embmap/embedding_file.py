@@ -11,10 +11,9 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +21,19 @@ import numpy.typing as npt
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
-from embmap.indexing import build_word_index
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.report import Report
-from embmap.search.approximate import SUFFIX, ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
-from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
 from embmap.words.time_labels import TimeStep
-from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from embmap.report import Report
+    from embmap.search.approximate import ApproximateSource
+    from embmap.search.similarity import Similarity
 
 __all__ = ["EmbeddingFile", "jsonable"]
 
@@ -220,6 +219,8 @@ class EmbeddingFile(Embeddings):
             if not rows.size:
                 message = f"among must not be empty: no section matches {options.among}"
                 raise UnknownSectionError(message)
+            from dataclasses import replace
+
             options = replace(options, among=rows)
         return self._searched().nearest(self, queries, options)
 
@@ -270,6 +271,9 @@ class EmbeddingFile(Embeddings):
         return self._path.with_name(self._path.name + suffix)
 
     def _searched(self) -> Similarity:
+        from embmap.search.approximate import SUFFIX
+        from embmap.search.similarity import Similarity
+
         matrix = self._stored_vectors()
         found = self._search
         if found is None:
@@ -334,6 +338,9 @@ class EmbeddingFile(Embeddings):
         Report
             ``.ok`` and ``.problems``.
         """
+        from embmap.report import Report
+        from embmap.words.verification import verify_words
+
         self._check_open()
         report = Report()
         if self._vocabulary is not None:
@@ -394,6 +401,8 @@ class EmbeddingFile(Embeddings):
         OSError
             If the index cannot be written.
         """
+        from embmap.indexing import build_word_index
+
         self._check_open()
         return build_word_index(self._indexed_vocabularies(), self.path, path, progress)
 

@@ -173,7 +173,8 @@ def test_all_tensors_of_a_file_are_copied_in_bounded_memory(tmp_path, numbers, e
         entry = {"dtype": "F32", "shape": list(rows.shape)}
         ends = [i * rows.nbytes for i in range(4)]
         header = json.dumps(
-            {f"t{i}": {**entry, "data_offsets": ends[i : i + 2]} for i in range(3)}
+            {f"t{i}": {**entry, "data_offsets": ends[i : i + 2]} for i in range(3)},
+            separators=(",", ":"),
         ).encode()
         with path.open("wb") as out:
             out.write(len(header).to_bytes(8, "little") + header)

@@ -19,6 +19,7 @@ ORDER = [
     ["search"],
     ["embeddings", "indexing"],
     ["embedding_file"],
+    ["formats.exchange"],
     ["formats.format"],
     ["formats.tensors", "formats.composed"],
     [

@@ -24,7 +24,8 @@ from embmap.conversion.arguments import (
 from embmap.conversion.inputs import open_input, split_member
 from embmap.conversion.output import Prepared, Wishes, make_output, prepare
 from embmap.conversion.report import ConversionReport
-from embmap.formats.format import Output, Request, Writer
+from embmap.formats.exchange import Output, Request
+from embmap.formats.format import Writer
 from embmap.formats.registry import FORMATS
 from embmap.io.atomic_write import refuse_overwriting
 from embmap.progress import Progress

@@ -13,7 +13,8 @@ from typing import cast
 import numpy as np
 
 from embmap.errors import ArgumentError, FormatError, UnsupportedError
-from embmap.formats.format import Format, Input, Request
+from embmap.formats.exchange import Input, Request
+from embmap.formats.format import Format
 from embmap.formats.registry import FORMATS, recognize
 from embmap.io.atomic_write import spool_beside
 from embmap.io.backends import open_mapped
@@ -85,7 +86,7 @@ def _open_bytes(path: Path, request: Request, stack: ExitStack) -> tuple[ByteSou
     members = list_members(file) if kind == ZIP else []
     is_npz = member is None and members and all(name.endswith(".npy") for name in members)
     if kind is None or is_npz or (kind == ZIP and request.format == "npz"):
-        return data, named or recognize(data, FORMATS.values())
+        return data, named or recognize(data)
     if kind == ZIP:
         member = _choose_member(file, members, member)
     stream = Decompressed(data, kind, member)
@@ -96,7 +97,7 @@ def _open_bytes(path: Path, request: Request, stack: ExitStack) -> tuple[ByteSou
             f"compressed twice, with {kind} and in it with {twice}; unpack it once",
             path=stream.path,
         )
-    format = named or recognize(stream, FORMATS.values())
+    format = named or recognize(stream)
     # The words of several inputs are put in one order, for which each is read in any order.
     if format.is_streamed and request.output_format is not None:
         return stream, format
@@ -106,7 +107,7 @@ def _open_bytes(path: Path, request: Request, stack: ExitStack) -> tuple[ByteSou
         spool.write(block)
     spool.flush()
     data = MemoryMap(cast(Path, stream.path), spool=spool)
-    return data, named or recognize(data, FORMATS.values())
+    return data, named or recognize(data)
 
 
 def _choose_member(archive: Path, members: list[str], name: str | None) -> str:

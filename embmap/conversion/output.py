@@ -18,7 +18,8 @@ from embmap.conversion.over_time import align
 from embmap.conversion.rows import Converted, Lengths
 from embmap.conversion.words import Chosen, choose
 from embmap.errors import ArgumentError
-from embmap.formats.format import Format, Input, Original, Output, Writer
+from embmap.formats.exchange import Input, Original, Output
+from embmap.formats.format import Format, Writer
 from embmap.progress import Progress
 from embmap.vectors.blocks import Blocks
 from embmap.vectors.matrix import Matrix

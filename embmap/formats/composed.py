@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.formats.format import Output
+from embmap.formats.exchange import Output
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.segments import segment_sums
 from embmap.vectors.streamed import Selected, Streamed

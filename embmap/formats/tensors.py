@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +14,21 @@ import numpy.typing as npt
 from embmap.codecs.bfloat import as_float32, dtype_of
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import UnsupportedError
-from embmap.formats.format import FileFormat, Request
+from embmap.formats.format import FileFormat
 from embmap.io.mapping import ByteSource
 from embmap.vectors.bfloat import BFloat16Matrix
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.matrix import Matrix
+
+if TYPE_CHECKING:
+    from embmap.formats.exchange import Request
 
 __all__ = [
     "NamedTensors",
     "StoredTensor",
     "TensorFile",
     "TensorFormat",
+    "TensorTable",
     "choose_by_name",
     "is_matrix",
     "tensor_matrix",
@@ -38,6 +43,7 @@ _WORD_EMBEDDINGS = (
     "token_embedding.weight",
     "shared.weight",
 )
+_LINES = [f"{name}\n" for name in _WORD_EMBEDDINGS]
 # Bits of a number of each type that numpy lacks, by its name in ml_dtypes.
 _BITS = {
     "bfloat16": 16,
@@ -70,13 +76,51 @@ class StoredTensor:
         return math.prod(self.shape) * self.bits // 8
 
 
+T = TypeVar("T", bound=StoredTensor)
+
+
+class TensorTable(Mapping[str, T]):
+    """Tensors by name in the order of the file, each described when it is asked for.
+
+    `names` are the names; if two are equal, the table has fewer items.
+    """
+
+    def __init__(self, names: list[str], numbers: dict[str, int] | None = None) -> None:
+        self.names = names
+        self._numbers = numbers or dict(zip(names, range(len(names)), strict=True))
+
+    @abstractmethod
+    def describe(self, number: int) -> T:
+        """Return the dtype, shape and place of a tensor by its number."""
+
+    @abstractmethod
+    def find_matrix(self, n_rows: int | None = None) -> T | None:
+        """Return the only tensor of two dimensions, and of `n_rows` rows if given; None if none."""
+
+    def __getitem__(self, name: str) -> T:
+        """Return the dtype, shape and place of a tensor."""
+        return self.describe(self._numbers[name])
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names in order."""
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._numbers)
+
+
 class NamedTensors(Mapping[str, npt.NDArray[Any]]):
     """The tensors of a file by name: read-only arrays, which are views if the file is mapped."""
 
-    def __init__(self, file: ByteSource, format: str, tensors: Iterable[StoredTensor]) -> None:
+    def __init__(self, file: ByteSource, format: str, tensors: Mapping[str, StoredTensor]) -> None:
         self.data = file
         self.format = format
-        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._tensors = tensors
 
     def layout(self, name: str) -> StoredTensor:
         """Return the dtype, shape and place of a tensor without reading it."""
@@ -225,11 +269,15 @@ def is_matrix(tensor: StoredTensor) -> bool:
     return len(tensor.shape) == 2 and (is_number or is_float)
 
 
-def choose_by_name(tensors: Iterable[StoredTensor]) -> StoredTensor | None:
-    """Return the tensor with the best known name of a word embedding; None if none has one."""
-    listed = list(tensors)
+def choose_by_name(tensors: TensorTable[T], n_rows: int = 0) -> T | None:
+    """Return the matrix with the best known name of a word embedding, if it has enough rows."""
+    names = "\n".join((*tensors.names, ""))
+    if not any(line in names for line in _LINES):
+        return None
+    listed = [tensors[name] for name in tensors.names if name.endswith(_WORD_EMBEDDINGS)]
+    matrices = [each for each in listed if len(each.shape) == 2 and each.shape[0] >= n_rows]
     for ending in _WORD_EMBEDDINGS:
-        for tensor in listed:
+        for tensor in matrices:
             if tensor.name == ending or tensor.name.endswith(f".{ending}"):
                 return tensor
     return None

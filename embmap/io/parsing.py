@@ -7,10 +7,8 @@ text before it is parsed, and bounds the depth of the values for the code that w
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +39,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     if nbytes > LONGEST_TOML:
         raise ValueError(f"the TOML has {nbytes} bytes, more than {LONGEST_TOML}")
     _measure(text)
+    import tomllib
+
     values = tomllib.loads(text, parse_float=_finite)
     for level in _levels(values, _DEEPEST):
         if any(isinstance(item, int) and item not in _INT64 for item in level):
@@ -52,6 +52,8 @@ def parse_json(
     text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
     """Parse JSON that may be hostile; raise ValueError if it is wrong or nested too deeply."""
+    import json
+
     if isinstance(text, bytes):
         text = text.decode()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,10 @@ from embmap.search.queries import (
     parse_queries,
     parse_sum,
 )
-from embmap.search.similarity import measure_cosine
-from embmap.search.word_pairs import Correlation, correlate, read_word_pairs
 from embmap.vectors.matrix import Matrix
+
+if TYPE_CHECKING:
+    from embmap.search.word_pairs import Correlation
 
 __all__ = ["Searchable"]
 
@@ -255,6 +256,8 @@ class Searchable(ABC):
             If a vector is not finite, or if `dim` is not a number of leading columns.
         """
         pair = self.at().batch([word1, word2])
+        from embmap.search.similarity import measure_cosine
+
         return measure_cosine(pair[:, : parse_dim(dim, pair.shape[1])])
 
     def doesnt_match(self, words: Iterable[str]) -> str:
@@ -353,6 +356,8 @@ class Searchable(ABC):
         """
         file = self.at()
         width = parse_dim(dim, file._stored_vectors().shape[-1])
+        from embmap.search.word_pairs import Correlation, correlate, read_word_pairs
+
         listed = read_word_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
         words: list[str] = []
         expected: list[float] = []

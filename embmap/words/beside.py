@@ -7,7 +7,6 @@ taken to belong to the vectors beside it.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +35,8 @@ def digests_beside(path: Path) -> Path:
 
 def describe(vectors: ByteSource, words: ByteSource | None) -> bytes:
     """Return the contents of FILE.words.json for vectors and their words."""
+    import json
+
     files = {"vectors": vectors, "words": words}
     text = json.dumps(
         {name: None if file is None else _digest(file) for name, file in files.items()}

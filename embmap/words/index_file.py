@@ -26,7 +26,6 @@ import numpy.typing as npt
 import xxhash
 
 from embmap.errors import EmbmapError, StaleIndexError
-from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import Backend, ByteSource
 from embmap.words.records import Records
@@ -336,6 +335,8 @@ def write_index(
     path: str | os.PathLike[str], data: ByteSource, tables: Iterable[WordIndex]
 ) -> Path:
     """Write an index file with tables over the words of `data`; return its path."""
+    from embmap.io.atomic_write import replacing
+
     with replacing(path) as out:
         # The clock of a network disk is another one; the earlier time is the safe one.
         now = min(os.fstat(out.fileno()).st_mtime_ns, time.time_ns())

@@ -10,7 +10,6 @@ from typing import Literal, cast
 
 from embmap.errors import StaleIndexError, StaleIndexWarning
 from embmap.forking import process_lock
-from embmap.io.atomic_write import replacing
 from embmap.io.mapping import Backend, ByteSource
 from embmap.words.index_file import SUFFIX, IndexFile
 from embmap.words.records import Records
@@ -87,6 +86,8 @@ class IndexSource:
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Write a copy of the required index file, of the length that its header gives."""
+        from embmap.io.atomic_write import replacing
+
         with replacing(path) as out:
             cast(IndexFile, self._index_file).copy_to(out)
 

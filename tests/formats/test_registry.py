@@ -14,6 +14,7 @@ from embmap.formats.format import FileFormat, Writer
 from embmap.formats.registry import FORMATS, get_file_formats, get_written_formats, recognize
 from embmap.io.atomic_write import replacing
 from embmap.io.backends import open_mapped
+from embmap.io.mapping import BytesFile
 from embmap.vectors.dense import dense_matrix
 from embmap.words.given import words_of
 from embmap.words.records import Records
@@ -41,7 +42,7 @@ def written(tmp_path):
 def test_what_a_format_writes_it_recognizes_and_reads(written, tmp_path, name):
     format = FORMATS[name]
     report = written(name, tmp_path / "a", output_format=name, normalize=False)
-    assert recognize(open_mapped(tmp_path / "a"), FORMATS.values()) is format
+    assert recognize(open_mapped(tmp_path / "a")) is format
     assert (report.words_path is not None) == format.writer.words_beside
     options = {"timestep": -1} if format.writer.over_time else {}
     if name == "floret":  # it holds no words
@@ -84,6 +85,11 @@ def test_names_and_extensions_belong_to_one_format():
     written = get_written_formats().values()
     assert [each.name for each in written if not each.extensions] == ["fasttext"]  # .bin is taken
     assert list(FORMATS) == [each.name for each in FORMATS.values()]
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.magic])
+def test_a_magic_is_enough_to_recognize_a_format(name):
+    assert recognize(BytesFile(FORMATS[name].magic + bytes(99))) is FORMATS[name]
 
 
 @pytest.mark.parametrize("name", get_written_formats())

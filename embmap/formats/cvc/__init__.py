@@ -1,9 +1,1 @@
 """The CVC format (``.cvc``): chunks of vectors as fp16, int8 or lossless planes, in columns."""
-
-from embmap.formats.cvc.chunks import Chunk
-from embmap.formats.cvc.editing import append, edit_columns
-from embmap.formats.cvc.file import CvcFile
-from embmap.formats.cvc.layout import Section
-from embmap.formats.cvc.writer import write, write_columns
-
-__all__ = ["Chunk", "CvcFile", "Section", "append", "edit_columns", "write", "write_columns"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import ArgumentError
 from embmap.formats.cvc.file import CvcFile
 from embmap.formats.cvc.header import DIALECTS, FORMAT, MAGIC
 from embmap.formats.cvc.layout import COMPRESSIONS
-from embmap.formats.cvc.rewriting import Rewriting, Target
-from embmap.formats.cvc.writer import write
-from embmap.formats.format import FileFormat, Input, Original, Output, Request, Writer
+from embmap.formats.format import FileFormat, Writer
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.words.beside_writer import with_words_beside
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.cvc.rewriting import Rewriting
+    from embmap.formats.exchange import Input, Original, Output, Request
 
 __all__ = ["CvcFormat"]
 
@@ -41,6 +41,9 @@ class CvcWriter(Writer):
         return self.holds | (_PARTS - _plan(output, output.original).find_lost())
 
     def write(self, output: Output) -> None:
+        from embmap.formats.cvc.writer import write
+        from embmap.words.beside_writer import with_words_beside
+
         if output.original is not None:
             with with_words_beside(output.path, output.words) as path:
                 _plan(output, output.original).write(path)
@@ -60,6 +63,8 @@ class CvcWriter(Writer):
 
 
 def _plan(output: Output, original: Original) -> Rewriting:
+    from embmap.formats.cvc.rewriting import CvcInput, Rewriting, Target
+
     source = cast(CvcInput, original.source)
     file = cast(CvcFile, source.file)
     rows = (block.astype("f4", copy=False) for _, block in output.vectors.blocks())
@@ -82,15 +87,10 @@ def _plan(output: Output, original: Original) -> Rewriting:
 
 def _as_json(output: Output) -> dict[str, Any]:
     """Return the metadata with text for dates and times, which TOML has and JSON has not."""
+    import json
+
     values: dict[str, Any] = json.loads(json.dumps(output.values(), default=str))
     return values
-
-
-@dataclass(frozen=True, kw_only=True)
-class CvcInput(Input):
-    """An open CVC file, and the only column of it that is converted if one of several is chosen."""
-
-    column: str | None = None
 
 
 class CvcFormat(FileFormat):
@@ -107,6 +107,8 @@ class CvcFormat(FileFormat):
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
         """Open an input: the chosen column, or every column if the output is a CVC file."""
+        from embmap.formats.cvc.rewriting import CvcInput
+
         file = cast(CvcFile, stack.enter_context(self.open(data, request.dialect)))
         columns = file.columns
         several = len(columns) + len(file._offsets.unreadable) > 1

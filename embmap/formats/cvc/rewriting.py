@@ -22,15 +22,23 @@ from embmap.formats.cvc.header_writer import add_metadata, add_sections_to_chunk
 from embmap.formats.cvc.layout import ChunkLayout, CvcLayout
 from embmap.formats.cvc.payloads import ChunkSpool, Record, encode, spool_chunks
 from embmap.formats.cvc.writer import check_compression
+from embmap.formats.exchange import Input
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.vectors.blocks import rechunk
 from embmap.vectors.matrix import BLOCK_NBYTES, Matrix
 
-__all__ = ["Rewriting", "Target"]
+__all__ = ["CvcInput", "Rewriting", "Target"]
 
 # The keys of a chunk or of a column in it that are written anew.
 _STORED = {"rows", "columns", "compression", "min", "scale", "offset", "size", "file_offset"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CvcInput(Input):
+    """An open CVC file, and the only column of it that is converted if one of several is chosen."""
+
+    column: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.dwe.file import DweFile
 from embmap.formats.dwe.layout import DIALECTS, FORMAT, MAGIC
-from embmap.formats.dwe.writer import write_steps
-from embmap.formats.format import (
-    FLOATS,
-    OTHER_STEPS,
-    FileFormat,
-    Input,
-    Output,
-    Request,
-    Writer,
-)
+from embmap.formats.format import FLOATS, OTHER_STEPS, FileFormat, Writer
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.words.beside_writer import with_words_beside
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["DweFormat"]
 
@@ -44,6 +37,9 @@ class DweWriter(Writer):
         return frozenset({OTHER_STEPS})
 
     def write(self, output: Output) -> None:
+        from embmap.formats.dwe.writer import write_steps
+        from embmap.words.beside_writer import with_words_beside
+
         file = None if output.original is None else output.original.source.file
         layout, group = output.dialect or DIALECTS[0], None
         if isinstance(file, DweFile):
@@ -80,6 +76,8 @@ class DweFormat(FileFormat):
     writer = DweWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from dataclasses import replace
+
         source = replace(super().read(data, request, stack), parts=(OTHER_STEPS,))
         file = cast(DweFile, source.file)
         if request.choose_step(file.path, file.num_timesteps) is not None:

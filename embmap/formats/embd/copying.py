@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.bfloat import BFLOAT16, as_float32
+from embmap.formats.embd.fields import SPECIAL_TOKENS, TENSORS_ALIGNED, TensorLayout
 from embmap.formats.embd.file import EmbdFile, Tensors, find_word_embedding
-from embmap.formats.embd.layout import SPECIAL_TOKENS, TENSORS_ALIGNED, EmbdLayout, TensorLayout
-from embmap.formats.format import Original, Output
+from embmap.formats.embd.layout import EmbdLayout
+from embmap.formats.exchange import Original, Output
 
 __all__ = ["Copy", "list_parts", "plan_copy"]
 
@@ -94,7 +95,8 @@ class _Copied(Tensors):
     def __init__(
         self, tensors: Tensors, chosen: list[TensorLayout], changed: Mapping[str, Any]
     ) -> None:
-        super().__init__(tensors.data, replace(tensors.offsets, tensors=tuple(chosen)))
+        super().__init__(tensors.data, tensors.offsets)
+        self._tensors = {tensor.name: tensor for tensor in chosen}
         self._changed = changed
 
     def __getitem__(self, name: str) -> Any:
@@ -132,7 +134,7 @@ def _choose_tensors(output: Output, tensors: Tensors, rows: Rows, is_flat: bool)
     words = find_word_embedding(layout)
     per_token = {n_tokens, None if words is None else words.shape[0]}
     chosen, changed = [], dict[str, Any]()
-    for tensor in layout.tensors:
+    for tensor in layout.tensors.values():
         is_of_words = tensor == words
         if rows is not None and not is_of_words and tensor.shape[0] in per_token:
             continue
@@ -187,5 +189,5 @@ def _find_alignment(layout: EmbdLayout) -> int:
     if layout.dialect == "flat":
         return 64
     least = 64 if layout.flags & TENSORS_ALIGNED else 1
-    every = math.gcd(_PAGE, *(tensor.offset for tensor in layout.tensors))
+    every = math.gcd(_PAGE, *(tensor.offset for tensor in layout.tensors.values()))
     return max(least, every if layout.tensors else 64)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import zlib
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from embmap.errors import FormatError
-from embmap.formats.embd.layout import (
+from embmap.formats.embd.fields import (
     FOOTER,
     FORMAT,
     REQUIRED_METADATA,
     TENSORS_ALIGNED,
-    EmbdLayout,
     TensorLayout,
     fnv1a,
-    parse,
 )
-from embmap.formats.embd.model import compare_metadata
+from embmap.formats.embd.layout import EmbdLayout, parse
 from embmap.formats.tensors import NamedTensors, TensorFile, choose_by_name, tensor_matrix
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.report import Report
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
 from embmap.words.records import scan
+
+if TYPE_CHECKING:
+    from embmap.report import Report
 
 __all__ = ["EmbdFile", "Tensors", "find_word_embedding"]
 
@@ -117,11 +117,13 @@ class EmbdFile(TensorFile):
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        from embmap.formats.embd.model import compare_metadata
+
         layout = self._offsets
         report.checked += ["tensor names", "metadata"]
         for message, offset in layout.warnings:
             report.warning(message, offset)
-        for tensor in layout.tensors:
+        for tensor in layout.tensors.values():
             if tensor.name_hash is not None and tensor.name_hash != fnv1a(tensor.name.encode()):
                 report.error(f"the stored hash does not match the name {tensor.name!r}")
             if layout.flags & TENSORS_ALIGNED and tensor.offset % _ALIGN:
@@ -167,7 +169,7 @@ class EmbdFile(TensorFile):
         report.checked.append("padding")
         layout = self._offsets
         position, end = layout.data_offset, layout.data_offset + layout.data_nbytes
-        spans = sorted((tensor.offset, tensor.nbytes) for tensor in layout.tensors)
+        spans = sorted((tensor.offset, tensor.nbytes) for tensor in layout.tensors.values())
         for offset, nbytes in [*spans, (end, 0)]:
             for start in range(position, offset, _READ):
                 gap = self._file.array(start, np.uint8, min(_READ, offset - start))
@@ -202,13 +204,10 @@ class EmbdFile(TensorFile):
 
 def find_word_embedding(layout: EmbdLayout) -> TensorLayout | None:
     """Return the tensor with a row for each token, None if it cannot be identified."""
-    n_words = None if layout.vocabulary is None else layout.vocabulary.n
-    matrices = [tensor for tensor in layout.tensors if len(tensor.shape) == 2]
-    if n_words is not None:
-        matrices = [tensor for tensor in matrices if tensor.shape[0] >= n_words]
-    named = choose_by_name(matrices)
-    if named is not None:
-        return cast(TensorLayout, named)
+    tensors = layout.tensors
+    n_words = 0 if layout.vocabulary is None else layout.vocabulary.n
+    named = choose_by_name(tensors, n_words)
+    if named is not None or not n_words:
+        return named
     # Without a known name, only a unique matrix with as many rows as tokens is certain.
-    fitting = [tensor for tensor in matrices if n_words and tensor.shape[0] == n_words]
-    return fitting[0] if len(fitting) == 1 else None
+    return tensors.find_matrix(n_words)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import cast
-
-import numpy as np
+from typing import TYPE_CHECKING, cast
 
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.embd.copying import list_parts, plan_copy
+from embmap.formats.embd.fields import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
 from embmap.formats.embd.file import EmbdFile
-from embmap.formats.embd.layout import DIALECTS, FORMAT, MAGIC, REQUIRED_METADATA
-from embmap.formats.embd.writer import write, write_copy
-from embmap.formats.format import Input, Original, Output, Request, Writer
+from embmap.formats.format import Writer
 from embmap.formats.tensors import TensorFormat
-from embmap.io.atomic_write import Part
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import ArrayMatrix
-from embmap.words.beside_writer import with_words_beside
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from embmap.formats.exchange import Input, Original, Output, Request
+    from embmap.io.atomic_write import Part
 
 __all__ = ["EmbdFormat"]
 
@@ -37,10 +33,18 @@ class EmbdWriter(Writer):
     keeps_repeats = True
 
     def find_kept(self, output: Output) -> frozenset[str]:
+        from embmap.formats.embd.copying import plan_copy
+
         kept = self.holds if _choose_dialect(output) == "spec" else frozenset()
         return kept if output.original is None else kept | plan_copy(output).parts
 
     def write(self, output: Output) -> None:
+        from contextlib import ExitStack
+
+        from embmap.formats.embd.copying import plan_copy
+        from embmap.formats.embd.writer import write, write_copy
+        from embmap.words.beside_writer import with_words_beside
+
         dialect = _choose_dialect(output)
         copy = None if output.original is None else plan_copy(output)
         own = {output.tensor: output.vectors} if output.vectors.shape[1] else {}
@@ -54,7 +58,7 @@ class EmbdWriter(Writer):
                 metadata = _complete(output) if dialect == "spec" else None
                 write(path, tensors, vocab=output.words, metadata=metadata, layout=dialect)
             else:
-                is_new = output.metadata is not cast(Original, output.original).source.metadata
+                is_new = output.metadata is not cast("Original", output.original).source.metadata
                 write_copy(
                     path,
                     tensors,
@@ -68,12 +72,16 @@ class EmbdWriter(Writer):
 
 def _choose_dialect(output: Output) -> str:
     """Return the dialect to write: as asked for, else as in a file that is written again."""
+    from embmap.formats.embd.copying import plan_copy
+
     stored = None if output.original is None else plan_copy(output).dialect
     return output.dialect or stored or "spec"
 
 
 def _complete(output: Output) -> dict[str, str] | None:
     """Return the given metadata with the required keys; None if none are given."""
+    from datetime import UTC, datetime
+
     given = output.texts()
     if not given:
         return None
@@ -99,6 +107,10 @@ class EmbdFormat(TensorFormat):
     writer = EmbdWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from dataclasses import replace
+
+        from embmap.formats.embd.copying import list_parts
+
         source = super().read(data, request, stack)
         file, is_whole = cast(EmbdFile, source.file), request.keeps_whole(self.name)
         has_vectors = not is_whole or file.vectors is not None
@@ -107,6 +119,10 @@ class EmbdFormat(TensorFormat):
 
     def choose_matrix(self, file: EmbeddingFile, request: Request) -> Matrix:
         if file.vectors is None and request.keeps_whole(self.name):
+            import numpy as np
+
+            from embmap.vectors.streamed import ArrayMatrix
+
             # The tensors are kept, and none of them is the vectors of the tokens.
             return ArrayMatrix(np.empty((len(file.vocab or ()), 0), np.float32))
         return super().choose_matrix(file, request)

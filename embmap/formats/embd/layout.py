@@ -8,70 +8,33 @@ how they are distinguished.
 
 from __future__ import annotations
 
-import itertools
-import math
 import struct
 import zlib
 from dataclasses import dataclass, field
 
 from embmap.errors import ChecksumError, FormatError, TruncatedError, UnsupportedError
-from embmap.formats.tensors import StoredTensor
+from embmap.formats.embd.fields import (
+    CHECKSUM_ENABLED,
+    COMPRESSED,
+    END_MAGIC,
+    FOOTER,
+    FORMAT,
+    HEADER,
+    MAGIC,
+    SPECIAL_TOKENS,
+    VOCAB_EMBEDDED,
+    TensorLayout,
+)
+from embmap.formats.embd.tensor_table import DescribedTensors, WalkedTensors
+from embmap.formats.tensors import TensorTable
 from embmap.io.fields import FieldReader
 from embmap.io.mapping import ByteSource
 from embmap.words.records import Records, scan
 
-__all__ = [
-    "DIALECTS",
-    "DTYPES",
-    "FORMAT",
-    "MAGIC",
-    "REQUIRED_METADATA",
-    "EmbdLayout",
-    "TensorLayout",
-    "fnv1a",
-    "parse",
-]
+__all__ = ["EmbdLayout", "parse"]
 
-FORMAT = "embd"
-MAGIC = b"EMBD"
-END_MAGIC = b"DBME"
-DIALECTS = ("spec", "flat")
-
-VOCAB_EMBEDDED, TENSORS_ALIGNED, CHECKSUM_ENABLED, COMPRESSED = 1, 2, 4, 8
-DTYPES = {
-    0: "<f4",
-    1: "<f2",
-    2: "bfloat16",
-    3: "<i4",
-    4: "<i2",
-    5: "<i1",
-    6: "<u4",
-    7: "<u2",
-    8: "<u1",
-}
-SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
-REQUIRED_METADATA = (
-    "model_name",
-    "model_version",
-    "embedding_dim",
-    "vocab_size",
-    "num_layers",
-    "num_attention_heads",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_emb",
-    "created_at",
-)
-HEADER = struct.Struct("<4sHHIIIIIIIIQQII")
-DESCRIPTOR = struct.Struct("<IBBH4IQ")
-FOOTER = struct.Struct("<II4sI")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorLayout(StoredTensor):
-    """A tensor; `name_hash` is the stored FNV-1a hash of its name, None in flat files."""
-
-    name_hash: int | None = None
+_LENGTHS = struct.Struct("<HH").unpack_from
+_AHEAD = 1 << 12  # bytes of the metadata that are read at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +43,7 @@ class EmbdLayout:
 
     Attributes
     ----------
-    tensors : tuple of TensorLayout
+    tensors : TensorTable
         The tensors in the order of the file.
     vocabulary : Records or None
         The tokens.
@@ -99,7 +62,7 @@ class EmbdLayout:
     """
 
     dialect: str
-    tensors: tuple[TensorLayout, ...]
+    tensors: TensorTable[TensorLayout]
     vocabulary: Records | None
     data_offset: int
     data_nbytes: int
@@ -115,21 +78,15 @@ class EmbdLayout:
         return bool(self.flags & CHECKSUM_ENABLED)
 
 
-def fnv1a(name: bytes) -> int:
-    """Return the FNV-1a hash of a tensor name."""
-    value = 0x811C9DC5
-    for byte in name:
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return value
-
-
 def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
     """Parse an EMBD file, as `dialect` if one is given; by default the bytes decide."""
     reader = FieldReader(file, FORMAT)
-    magic = reader.raw(4, "magic")
+    head = file.read_at_most(0, HEADER.size)
+    magic = head[:4] if len(head) >= 4 else reader.raw(4, "magic")
     if magic != MAGIC:
         raise FormatError("not an EMBD file", **reader.where("magic", 0), found=magic)
-    version = reader.u32("version")
+    reader.offset = 4
+    version = int.from_bytes(head[4:8], "little") if len(head) >= 8 else reader.u32("version")
     if version & 0xFFFF != 1:
         raise UnsupportedError(
             "this embmap reads version 1 of EMBD files; another format may have the same magic",
@@ -137,13 +94,13 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
             found=version & 0xFFFF,
             expected=1,
         )
-    if dialect == "spec" or (dialect is None and _is_spec(file)):
-        return _parse_spec(file)
+    if dialect == "spec" or (dialect is None and _is_spec(file, head)):
+        return _parse_spec(file, head)
     if dialect == "flat":
         return _parse_flat(file)
     minor = version >> 16
     if minor:  # flat files have no minor version
-        return _parse_spec(file)
+        return _parse_spec(file, head)
     try:
         return _parse_flat(file)
     except FormatError as as_flat:
@@ -155,22 +112,22 @@ def parse(file: ByteSource, dialect: str | None = None) -> EmbdLayout:
         ) from None
 
 
-def _is_spec(file: ByteSource) -> bool:
+def _is_spec(file: ByteSource, head: bytes) -> bool:
     """Whether the checksum of the header is right, or both its size and the end magic are."""
-    if file.nbytes < HEADER.size:
+    if len(head) < HEADER.size:
         return False
-    head = file.read(0, HEADER.size)
     fields = HEADER.unpack(head)
+    if zlib.crc32(head[:56]) == fields[13]:
+        return True
     size_holds = fields[12] == file.nbytes
     ends = file.nbytes >= HEADER.size + FOOTER.size
     end_holds = ends and file.read(file.nbytes - 8, 4) == END_MAGIC
-    return zlib.crc32(head[:56]) == fields[13] or (size_holds and end_holds)
+    return size_holds and end_holds
 
 
-def _parse_spec(file: ByteSource) -> EmbdLayout:
+def _parse_spec(file: ByteSource, head: bytes) -> EmbdLayout:
     reader = FieldReader(file, FORMAT)
-    head = reader.raw(HEADER.size, "header")
-    fields = HEADER.unpack(head)
+    fields = HEADER.unpack(head if len(head) == HEADER.size else reader.raw(HEADER.size, "header"))
     _, _, minor, flags, metadata_offset, metadata_nbytes, vocab_offset, vocab_nbytes = fields[:8]
     index_offset, n_tensors, data_offset, data_nbytes, total, checksum, _ = fields[8:]
     if flags & CHECKSUM_ENABLED and zlib.crc32(head[:56]) != checksum:
@@ -215,7 +172,7 @@ def _parse_spec(file: ByteSource) -> EmbdLayout:
     index = FieldReader(file, FORMAT, index_offset, end)
     return EmbdLayout(
         dialect="spec",
-        tensors=_tensors(file, index, n_tensors, data=(data_offset, data_nbytes)),
+        tensors=DescribedTensors(file, index, n_tensors, data=(data_offset, data_nbytes)),
         vocabulary=vocabulary,
         data_offset=data_offset,
         data_nbytes=data_nbytes,
@@ -241,18 +198,35 @@ def _metadata(
             **reader.where("entry_count", offset),
         )
     start = reader.offset
+    block = file.read(start, min(reader.remaining, _AHEAD))
     entries = []
     for i in range(n_entries):
-        lengths = reader.u32(f"metadata entry {i}")
-        parts = []
-        for length in (lengths & 0xFFFF, lengths >> 16):
-            data = reader.raw(length, f"metadata entry {i}")
-            parts.append(reader.decode(data, reader.offset - length, f"metadata entry {i}"))
-        entries.append((parts[0], parts[1]))
+        at = reader.offset - start
+        try:
+            key_nbytes, value_nbytes = _LENGTHS(block, at)
+            middle = at + 4 + key_nbytes
+            end = middle + value_nbytes
+            entry = block[at + 4 : middle].decode(), block[middle:end].decode()
+        except (struct.error, UnicodeDecodeError):
+            end = len(block) + 1
+        if end <= len(block):
+            reader.offset = start + end
+        else:
+            entry = _read_entry(reader, f"metadata entry {i}")
+        entries.append(entry)
     if reader.offset - start != total:
         nbytes = reader.offset - start
         warnings.append((f"the total_size of the metadata must be {nbytes}, not {total}", offset))
     return tuple(entries)
+
+
+def _read_entry(reader: FieldReader, field: str) -> tuple[str, str]:
+    """Return the next key and value, read field by field."""
+    lengths = reader.u32(field)
+    key = reader.raw(lengths & 0xFFFF, field)
+    name = reader.decode(key, reader.offset - len(key), field)
+    value = reader.raw(lengths >> 16, field)
+    return name, reader.decode(value, reader.offset - len(value), field)
 
 
 def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, int, dict[str, int]]:
@@ -287,72 +261,6 @@ def _vocabulary(file: ByteSource, offset: int, nbytes: int) -> tuple[Records, in
     return records, stated, special
 
 
-def _tensors(
-    file: ByteSource, reader: FieldReader, n_tensors: int, *, data: tuple[int, int]
-) -> tuple[TensorLayout, ...]:
-    """Parse the tensor index, descriptors and then names; `data` is an offset and a size."""
-    offset, (data_offset, data_nbytes) = reader.offset, data
-    if not HEADER.size <= offset <= reader.end or n_tensors * DESCRIPTOR.size > reader.remaining:
-        raise TruncatedError(
-            f"an index of {n_tensors} tensors exceeds the file",
-            **reader.where("tensor_index_count", 32),
-        )
-    table = reader.raw(n_tensors * DESCRIPTOR.size, "tensor index")
-    tensors = []
-    for i, row in enumerate(DESCRIPTOR.iter_unpack(table)):
-        name_hash, dtype, ndim, name_nbytes, *dims, start = row
-        field = f"descriptor of tensor {i}"
-        encoded = reader.raw(name_nbytes, f"name of tensor {i}")
-        name = reader.decode(encoded, reader.offset - name_nbytes, f"name of tensor {i}")
-        if dtype not in DTYPES:
-            message = f"the data type of tensor {name!r} is not known"
-            raise reader.error(message, field, found=dtype)
-        if not 1 <= ndim <= 4 or any(dims[ndim:]):
-            raise reader.error(f"tensor {name!r} has impossible dimensions", field, found=dims)
-        tensor = TensorLayout(
-            name=name,
-            dtype=DTYPES[dtype],
-            shape=tuple(dims[:ndim]),
-            offset=data_offset + start,
-            name_hash=name_hash,
-        )
-        _check_size(file, tensor)
-        if start + tensor.nbytes > data_nbytes:
-            raise TruncatedError(
-                f"tensor {name!r} exceeds the tensor data",
-                **reader.where(field, offset + i * DESCRIPTOR.size),
-                found=f"{tensor.nbytes} bytes at {start} of {data_nbytes}",
-            )
-        tensors.append(tensor)
-    _check_apart(file, tensors)
-    return tuple(tensors)
-
-
-def _check_size(file: ByteSource, tensor: TensorLayout) -> None:
-    if math.prod(max(size, 1) for size in tensor.shape) * tensor.bits >= 2**66:
-        message = f"tensor {tensor.name!r} has impossible dimensions"
-        raise FormatError(message, path=file.path, format=FORMAT, found=tensor.shape)
-
-
-def _check_apart(file: ByteSource, tensors: list[TensorLayout]) -> None:
-    """Refuse tensors with the same name and tensors that overlap."""
-    names: set[str] = set()
-    for tensor in tensors:
-        if tensor.name in names:
-            message = f"two tensors are called {tensor.name!r}"
-            raise FormatError(message, path=file.path, format=FORMAT)
-        names.add(tensor.name)
-    ordered = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda t: t.offset)
-    for before, after in itertools.pairwise(ordered):
-        if before.offset + before.nbytes > after.offset:
-            raise FormatError(
-                f"tensors {before.name!r} and {after.name!r} overlap",
-                path=file.path,
-                format=FORMAT,
-                offset=after.offset,
-            )
-
-
 def _parse_flat(file: ByteSource) -> EmbdLayout:
     reader = FieldReader(file, FORMAT, 8)
     n_tensors = reader.u32("num_tensors")
@@ -361,30 +269,15 @@ def _parse_flat(file: ByteSource) -> EmbdLayout:
             f"{n_tensors} tensors exceed the {reader.remaining} bytes of the file",
             **reader.where("num_tensors", 8),
         )
-    tensors = []
-    for i in range(n_tensors):
-        name = reader.string(f"name of tensor {i}")
-        ndim = reader.u32(f"ndim of tensor {i}")
-        if not 1 <= ndim <= 4:
-            raise reader.error(f"tensor {name!r} has impossible dimensions", "ndim", found=ndim)
-        shape = tuple(reader.u32(f"dims of tensor {i}") for _ in range(ndim))
-        tensor = TensorLayout(name=name, dtype="<f4", shape=shape, offset=reader.offset)
-        _check_size(file, tensor)
-        if tensor.nbytes > reader.remaining:
-            raise TruncatedError(
-                f"tensor {name!r} needs {tensor.nbytes} bytes, but {reader.remaining} are left",
-                **reader.where(f"data of tensor {i}"),
-            )
-        reader.offset += tensor.nbytes
-        tensors.append(tensor)
-    _check_apart(file, tensors)
+    tensors = WalkedTensors(file, reader.offset, n_tensors)
+    reader.offset = tensors.end
     n_tokens = reader.u32("vocab_size")
     records = Records(reader.offset, file.nbytes, n_tokens, FORMAT, noun="token")
     scan(file, records)  # only a vocabulary that ends with the file proves that the file is flat
-    data_offset = tensors[0].offset if tensors else reader.offset
+    data_offset = tensors.describe(0).offset if tensors else reader.offset
     return EmbdLayout(
         dialect="flat",
-        tensors=tuple(tensors),
+        tensors=tensors,
         vocabulary=records if n_tokens else None,
         data_offset=data_offset,
         data_nbytes=reader.offset - data_offset,

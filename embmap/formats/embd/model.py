@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from embmap.formats.embd.layout import EmbdLayout, TensorLayout
+from embmap.formats.embd.fields import TensorLayout
+from embmap.formats.embd.layout import EmbdLayout
 
 __all__ = ["compare_metadata"]
 
@@ -62,7 +63,7 @@ def _find_sizes(layout: EmbdLayout, words: TensorLayout | None) -> Iterator[tupl
     if words is not None:
         yield "embedding_dim", f"the length of a row of {words.name!r} is", words.shape[1]
     layers, seen = set(), set()
-    for tensor in layout.tensors:
+    for tensor in layout.tensors.values():
         layer = _LAYER.search(tensor.name)
         if layer is not None:
             layers.add(int(layer[1]))
@@ -76,7 +77,7 @@ def _find_sizes(layout: EmbdLayout, words: TensorLayout | None) -> Iterator[tupl
 
 def _compare_tensors(layout: EmbdLayout) -> Iterator[str]:
     """Compare the tensors with those that the published text requires of all-MiniLM-L6-v2."""
-    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+    shapes = {name: tensor.shape for name, tensor in layout.tensors.items()}
     required = dict(_list_required())
     missing = [name for name in required if name not in shapes]
     if missing:

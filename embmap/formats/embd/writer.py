@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.bfloat import name_dtype
-from embmap.formats.embd.file import Tensors
-from embmap.formats.embd.layout import (
+from embmap.formats.embd.fields import (
     CHECKSUM_ENABLED,
     DESCRIPTOR,
     DIALECTS,
@@ -37,6 +36,7 @@ from embmap.formats.embd.layout import (
     VOCAB_EMBEDDED,
     fnv1a,
 )
+from embmap.formats.embd.file import Tensors
 from embmap.io.atomic_write import replacing
 
 __all__ = ["TensorBlocks", "write", "write_copy"]

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
+from embmap.formats.exchange import Input, Request
 from embmap.formats.fasttext import FORMAT, MAGIC
 from embmap.formats.fasttext.file import FastTextFile
 from embmap.formats.fasttext.layout import DIALECTS, has_first_header
 from embmap.formats.fasttext.writer import FastTextWriter
-from embmap.formats.format import FileFormat, Input, Request
+from embmap.formats.format import FileFormat
 from embmap.io.mapping import ByteSource
 
 __all__ = ["FastTextFormat"]

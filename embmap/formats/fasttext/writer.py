@@ -11,8 +11,9 @@ import struct
 from typing import Any, cast
 
 from embmap.formats.composed import take_apart
+from embmap.formats.exchange import Original, Output
 from embmap.formats.fasttext import ARGUMENTS, LOSSES, MAGIC, MODELS, SUPERVISED
-from embmap.formats.format import Original, Output, Writer
+from embmap.formats.format import Writer
 from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix

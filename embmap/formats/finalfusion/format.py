@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from embmap.formats.finalfusion.chunks import FORMAT
 from embmap.formats.finalfusion.file import FinalfusionFile
 from embmap.formats.finalfusion.layout import DIALECTS, MAGIC, looks_bare
-from embmap.formats.finalfusion.writer import encode_toml, write_parts
-from embmap.formats.format import FileFormat, Input, Output, Request, Writer
+from embmap.formats.format import FileFormat, Writer
 from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
-from embmap.vectors.streamed import ArrayMatrix, Selected, Stacked
-from embmap.words.table import WordTable
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["FinalfusionFormat"]
 
@@ -31,6 +32,9 @@ class FinalfusionWriter(Writer):
     keeps_dtype = True
 
     def write(self, output: Output) -> None:
+        from embmap.formats.finalfusion.writer import encode_toml, write_parts
+        from embmap.vectors.streamed import Stacked
+
         vectors: Matrix | None = output.vectors
         if output.quantized is not None or not output.vectors.shape[1]:
             vectors = None
@@ -63,6 +67,10 @@ class FinalfusionFormat(FileFormat):
         return super().recognizes(data) or looks_bare(data)
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from embmap.formats.exchange import Input
+        from embmap.vectors.streamed import ArrayMatrix, Selected
+        from embmap.words.table import WordTable
+
         file = cast(FinalfusionFile, stack.enter_context(self.open(data, request.dialect)))
         norms, subwords, words = file.norms, file.subwords, None
         matrix = file.vectors

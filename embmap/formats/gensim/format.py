@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from embmap.formats.composed import FastTextWords
-from embmap.formats.format import Format, Input, Request
+from embmap.formats.exchange import Input, Request
+from embmap.formats.format import Format
 from embmap.formats.gensim import FORMAT
 from embmap.formats.gensim.writer import GensimWriter
 from embmap.io.atomic_write import spool_beside

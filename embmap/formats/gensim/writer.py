@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.formats.composed import take_apart
-from embmap.formats.format import FLOATS, Output, Writer
+from embmap.formats.exchange import Output
+from embmap.formats.format import FLOATS, Writer
 from embmap.formats.gensim import name_part
 from embmap.io.atomic_write import replacing
 from embmap.vectors.matrix import Matrix

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.io.mapping import ByteSource
 from embmap.io.npy import FORMAT, LONGEST_START, StoredArray, find_array
 from embmap.progress import Progress
-from embmap.report import Report
 from embmap.vectors.foreign import array_matrix
-from embmap.vectors.verification import verify_vectors
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
+
+if TYPE_CHECKING:
+    from embmap.report import Report
 
 __all__ = ["NpyFile"]
 
@@ -56,6 +57,8 @@ class NpyFile(EmbeddingFile):
         return info
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        from embmap.vectors.verification import verify_vectors
+
         end = self._offsets.offset + self._offsets.nbytes
         if end < self._file.nbytes:
             report.warning(f"{self._file.nbytes - end} bytes follow the array", end)

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError
-from embmap.formats.format import (
-    FLOATS,
-    OTHER_STEPS,
-    FileFormat,
-    Format,
-    Input,
-    Output,
-    Request,
-    Writer,
-)
+from embmap.formats.format import FLOATS, OTHER_STEPS, FileFormat, Format, Writer
 from embmap.formats.npy.file import NpyFile
-from embmap.io.atomic_write import replacing, spool_beside
 from embmap.io.mapping import ByteSource
 from embmap.io.npy import FORMAT, map_npy
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.rounding import check_scale
-from embmap.vectors.streamed import ArrayMatrix, Scaled
-from embmap.words.beside_writer import with_words_beside
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["NpyFormat", "NpzFormat"]
 
@@ -45,6 +35,9 @@ class NpyWriter(Writer):
     keeps_dtype = True
 
     def write(self, output: Output) -> None:
+        from embmap.io.atomic_write import replacing
+        from embmap.words.beside_writer import with_words_beside
+
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:
             header = {
                 "descr": output.vectors.dtype.newbyteorder("<").str,
@@ -71,6 +64,8 @@ class NpzWriter(Writer):
 
     def write(self, output: Output) -> None:
         from embmap.formats.npy.writer import write_npz
+        from embmap.io.atomic_write import replacing
+        from embmap.words.beside_writer import with_words_beside
 
         original = output.original
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:
@@ -114,6 +109,9 @@ class NpzFormat(Format):
     writer = NpzWriter()
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from dataclasses import replace
+
+        from embmap.io.atomic_write import spool_beside
         from embmap.io.npz import map_npz
 
         # In the folder of the output there is room for a copy.
@@ -138,6 +136,9 @@ def _make_input(
     scale: np.float32 | None = None,
 ) -> Input:
     """Return a matrix, or vectors over time: an array of shape (T, V, K) and a scale."""
+    from embmap.formats.exchange import Input
+    from embmap.vectors.streamed import ArrayMatrix, Scaled
+
     if array.ndim == 2:
         for value, what in ((request.timestep, "timestep"), (request.scale, "scale")):
             if value is not None:
@@ -169,6 +170,8 @@ def _choose_scale(
     ValueError is raised if both or neither gives one, FormatError if int16 cannot hold the
     integers.
     """
+    from embmap.vectors.rounding import check_scale
+
     known = [scale for scale in scales if scale is not None]
     if dtype.kind == "f":
         if known:

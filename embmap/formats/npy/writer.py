@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from embmap.formats.format import Output
+from embmap.formats.exchange import Output
 from embmap.io.npz import QUANTIZED, SCALE
 from embmap.vectors.blocks import split_blocks
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from embmap.formats.tensors import (
     NamedTensors,
     StoredTensor,
     TensorFile,
+    TensorTable,
     choose_by_name,
     is_matrix,
     tensor_matrix,
 )
 from embmap.io.mapping import ByteSource
-from embmap.io.safetensors import FORMAT, read_header
+from embmap.io.safetensors import FORMAT, Header, read_header
 from embmap.progress import Progress
-from embmap.report import Report
-from embmap.vectors.verification import verify_vectors
 from embmap.words.given import Words, words_of
 from embmap.words.index_source import IndexChoice
+
+if TYPE_CHECKING:
+    from embmap.report import Report
 
 __all__ = ["DIALECT", "SafetensorsFile"]
 
@@ -41,10 +43,7 @@ class SafetensorsFile(TensorFile):
         vocab: Words | None = None,
     ) -> None:
         header = read_header(file)
-        tensors = [
-            StoredTensor(name=name, dtype=each.dtype, shape=each.shape, offset=each.offset)
-            for name, each in header.tensors.items()
-        ]
+        tensors = _Listed(header)
         self._texts = dict(header.metadata)
         chosen = find_vectors(tensors)
         matrix = None if chosen is None else tensor_matrix(file, chosen)
@@ -64,12 +63,35 @@ class SafetensorsFile(TensorFile):
         return super().info() | {"chunks": self._list_tensors()}
 
     def _verify_data(self, report: Report, progress: Progress | None) -> None:
+        from embmap.vectors.verification import verify_vectors
+
         report.skipped("checksums: safetensors files have none")
         report.attempt(verify_vectors, self._matrix, report, progress, what="vectors")
 
 
-def find_vectors(tensors: list[StoredTensor]) -> StoredTensor | None:
+class _Listed(TensorTable[StoredTensor]):
+    """The tensors of a header."""
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(list(header.numbers), header.numbers)
+        self._header = header
+
+    def describe(self, number: int) -> StoredTensor:
+        found = self._header.tensor(number)
+        name = self.names[number]
+        return StoredTensor(name=name, dtype=found.dtype, shape=found.shape, offset=found.offset)
+
+    def find_matrix(self, n_rows: int | None = None) -> StoredTensor | None:
+        described = self._header.described
+        shapes = {key: shape for key, (_, shape, _) in described.items() if len(shape) == 2}
+        if n_rows is not None:
+            shapes = {key: shape for key, shape in shapes.items() if shape[0] == n_rows}
+        fitting = (number for number, key in enumerate(self._header.kinds) if key in shapes)
+        found = next(fitting, None)
+        return None if found is None or next(fitting, None) is not None else self.describe(found)
+
+
+def find_vectors(tensors: TensorTable[StoredTensor]) -> StoredTensor | None:
     """Return the tensor that holds the vectors; None if that is not certain."""
-    matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
-    chosen = matrices[0] if len(matrices) == 1 else choose_by_name(matrices)
+    chosen = tensors.find_matrix() or choose_by_name(tensors)
     return chosen if chosen is not None and is_matrix(chosen) else None

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from embmap.codecs.bfloat import BFLOAT16
 from embmap.embedding_file import EmbeddingFile
-from embmap.formats.format import FLOATS, Input, Output, Request, Writer
+from embmap.formats.format import FLOATS, Writer
 from embmap.formats.safetensors.file import DIALECT, SafetensorsFile
 from embmap.formats.tensors import NamedTensors, TensorFormat
-from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
 from embmap.io.safetensors import FORMAT, describe_tensors, find_data
 from embmap.vectors.matrix import Matrix
-from embmap.vectors.streamed import ArrayMatrix
 from embmap.words.beside import find_words
-from embmap.words.beside_writer import with_words_beside
 from embmap.words.given import read_words
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["SafetensorsFormat"]
 
@@ -44,6 +43,11 @@ class SafetensorsWriter(Writer):
         return self.holds if _find_whole(output) is None else self.holds | {_OTHER_TENSORS}
 
     def write(self, output: Output) -> None:
+        import json
+
+        from embmap.io.atomic_write import replacing
+        from embmap.words.beside_writer import with_words_beside
+
         data = _find_whole(output)
         source = None if output.original is None else output.original.source
         if data is None and source is not None and source.is_whole:
@@ -64,7 +68,7 @@ class SafetensorsWriter(Writer):
             entries = {output.tensor: {"dtype": kind, "shape": shape, "data_offsets": offsets}}
         metadata = output.texts()
         header = {"__metadata__": metadata, **entries} if metadata else entries
-        text = json.dumps(header).encode()
+        text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)  # the data start at a multiple of 8 bytes
         with with_words_beside(output.path, output.words) as path, replacing(path) as out:
             out.write(len(text).to_bytes(8, "little") + text)
@@ -97,6 +101,8 @@ class SafetensorsFormat(TensorFormat):
         return start[8:] == b"{" and int.from_bytes(start[:8], "little") <= data.nbytes - 8
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from dataclasses import replace
+
         source = super().read(data, request, stack)
         file, is_whole = cast(SafetensorsFile, source.file), _is_whole(request)
         n_others = len(file.tensors) - (file.vectors is not None or not is_whole)
@@ -118,6 +124,8 @@ def _stand_in(tensors: NamedTensors, request: Request) -> Matrix:
 
     A file that is copied as a whole needs only the shape. Zeros take no memory.
     """
+    from embmap.vectors.streamed import ArrayMatrix
+
     words = find_words(tensors.data) if request.vocab is None else request.vocab
     if isinstance(words, str | os.PathLike):
         words = read_words(words)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError
-from embmap.formats.format import FLOATS, Format, Input, Output, Request, Writer
-from embmap.io.atomic_write import replacing
-from embmap.io.compressed import detect_compression
+from embmap.formats.format import FLOATS, Format, Writer
 from embmap.io.mapping import ByteSource
-from embmap.vectors.streamed import Selected
-from embmap.words.subwords import FloretIndexer
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["FloretFormat", "GloveFormat", "Word2VecTextFormat"]
 
@@ -36,6 +36,8 @@ class TextWriter(Writer):
         return None
 
     def write(self, output: Output) -> None:
+        from embmap.io.atomic_write import replacing
+
         with replacing(output.path) as out:
             if self._sizes:
                 out.write(b"%d %d\n" % output.vectors.shape)
@@ -55,6 +57,7 @@ class TextFormat(Format):
     is_streamed = True
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from embmap.formats.exchange import Input
         from embmap.formats.text.reader import read_head, read_lines
 
         head = read_head(data, self.name)
@@ -98,6 +101,7 @@ class GloveFormat(TextFormat):
 
     def recognizes(self, data: ByteSource) -> bool:
         from embmap.formats.text.reader import read_head
+        from embmap.io.compressed import detect_compression
 
         head = read_head(data)
         # Some line of compressed bytes may look like a word and numbers.
@@ -112,6 +116,9 @@ class FloretWriter(Writer):
     needs_words = False
 
     def write(self, output: Output) -> None:
+        from embmap.io.atomic_write import replacing
+        from embmap.words.subwords import FloretIndexer
+
         indexer, buckets = output.subwords, output.buckets
         if not isinstance(indexer, FloretIndexer) or buckets is None:
             raise ValueError(
@@ -141,7 +148,10 @@ class FloretFormat(Format):
         return read_floret_head(data) is not None
 
     def read(self, data: ByteSource, request: Request, stack: ExitStack) -> Input:
+        from embmap.formats.exchange import Input
         from embmap.formats.text.reader import read_floret_head, read_lines
+        from embmap.vectors.streamed import Selected
+        from embmap.words.subwords import FloretIndexer
 
         found = read_floret_head(data)
         if found is None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from embmap.formats.format import FileFormat, Input, Output, Request, Writer
+from embmap.formats.format import FileFormat, Writer
 from embmap.formats.word2vec.file import Word2VecFile
 from embmap.formats.word2vec.layout import DIALECTS, FORMAT, read_sizes
-from embmap.io.atomic_write import replacing
 from embmap.io.mapping import ByteSource
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from embmap.formats.exchange import Input, Output, Request
 
 __all__ = ["Word2VecFormat"]
 
@@ -27,6 +30,8 @@ class Word2VecWriter(Writer):
         return None
 
     def write(self, output: Output) -> None:
+        from embmap.io.atomic_write import replacing
+
         original = output.original
         file = None if original is None else original.source.file
         end = b"" if file is not None and file.layout == "plain" else b"\n"

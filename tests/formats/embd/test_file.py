@@ -11,7 +11,7 @@ import pytest
 import embmap
 from embmap.codecs.bfloat import as_float32, bfloat16_dtype
 from embmap.embd import write
-from embmap.formats.embd.layout import REQUIRED_METADATA, fnv1a
+from embmap.formats.embd.fields import REQUIRED_METADATA, fnv1a
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##ing", "日本"]
 SPECIAL = ["pad", "unk", "cls", "sep", "mask"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import embmap
-from embmap.formats.embd.layout import REQUIRED_METADATA
+from embmap.formats.embd.fields import REQUIRED_METADATA
 
 WORDS = "embeddings.word_embeddings.weight"
 TOKENS = [f"t{i}" for i in range(10)]
