@@ -26,7 +26,7 @@ import embmap
 from benchmarks import files
 from embmap.codecs import kernels
 from embmap.codecs.ans import DecodeTables, decode
-from embmap.codecs.difference_tree import levels, restore
+from embmap.codecs.difference_tree import restore, restore_all
 from embmap.codecs.ngram_hashes import Text, bucket_hashes
 from embmap.formats.dwe.layout import entries_of, model_of
 from embmap.formats.dwe.queries import dot_products, greatest, scaled
@@ -195,7 +195,7 @@ def chunk_rows(path: Path) -> None:
             "      a new array", lambda: [np.empty(out.shape, out.dtype) for _ in numbers], 1000
         )
         measure("      decode it", lambda: [matrix.decode_rows(*at, out) for at in places], 1000)
-        measure("        the view", lambda: [matrix._stored_rows(*at) for at in places], 1000)
+        measure("        the view", lambda: [matrix.stored_rows(*at) for at in places], 1000)
         for choice in each_kernels(lambda: file[rows]):
             measure(f"  f[1000 rows], {choice}", lambda: file[rows])
 
@@ -205,7 +205,7 @@ def trajectory(path: Path) -> None:
         file.cache_nbytes = 0
         groups, layout = file._groups, file._offsets
         row = 5 * layout.group // 2
-        number, within = np.array([row // layout.group]), row % layout.group
+        number, within = np.array([row // layout.group]), groups._place(row)[1]
         steps = np.arange(layout.n_steps)
         read_entries = partial(entries_of, file._file, layout, steps[:, np.newaxis], number)
         measure("  models and their tables, once for a file", lambda: read_models(file))
@@ -218,7 +218,7 @@ def trajectory(path: Path) -> None:
         symbols = groups.symbols(steps, number)
         measure("  take the word out of its groups", lambda: symbols[:, 0, within].copy())
         values = symbols[:, 0, within].copy()
-        measure("  undo the differences", lambda: undo(values))
+        measure("  undo the differences", lambda: restore_all(values))
         measure("  scale", lambda: scaled(values, np.float32(file.scale)))
 
 
@@ -229,17 +229,11 @@ def read_models(file: Any) -> None:
         tables.fill(t, model_of(file._file, layout, t))
 
 
-def undo(values: np.ndarray) -> None:
-    for nodes in levels(len(values)):
-        left, middle, right = nodes.T
-        values[middle] = restore(values[left], values[middle], values[right])
-
-
 def each_decoding(groups: Any, entries: Any) -> Iterator[str]:
     """Choose kernels and threads, and measure with each how long groups take to decode."""
     n = groups.layout.group * groups.layout.dim
     tables, which = groups._tables_of(entries.steps)
-    words, positions, _ = groups._words_of(entries)
+    words, positions, _ = groups._halfwords_of(entries)
 
     def work(n: int, lanes: slice = slice(None)) -> None:
         out = np.empty((which[lanes].size, n), np.int16)

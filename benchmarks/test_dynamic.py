@@ -107,6 +107,19 @@ def test_trajectory(benchmark, record, file, asked, walked, way):
         assert np.array_equal(file[row], walk * SCALE)
 
 
+def test_trajectory_by_default(benchmark, record, path, asked, walked):
+    """Words of different groups, so many that none of them is still in the cache."""
+    with embmap.open(path) as file:
+        _, first = np.unique(asked // files.WALK_GROUP, return_index=True)
+        rows = asked[first].tolist()
+        for _ in range(5):  # until compiled loops are loaded
+            look_up_each(file, rows)
+        benchmark(look_up_each, file, rows)
+        record("trajectory", "embmap", len(rows))
+        for row, walk in zip(rows, walked[first], strict=True):
+            assert np.array_equal(file[row], walk * SCALE)
+
+
 def test_trajectory_from_the_cache(benchmark, record, path, asked, walked):
     rows = asked[:10].tolist()
     with embmap.open(path) as file:

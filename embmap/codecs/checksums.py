@@ -12,7 +12,7 @@ _CRC = 0xEDB88320
 
 
 def combine_crc32(first: int, second: int, nbytes: int) -> int:
-    """Return the CRC-32 of two parts from those of each; the second part has `nbytes` bytes."""
+    """Return the CRC-32 of two parts from the CRC-32 of each; the second has `nbytes` bytes."""
     return _multiply(first, _power(nbytes)) ^ second
 
 
@@ -29,7 +29,7 @@ def _power(nbytes: int) -> int:
 
 
 def _multiply(a: int, b: int) -> int:
-    """Return the product of two polynomials modulo that of CRC-32."""
+    """Return the product of two polynomials modulo the polynomial of CRC-32."""
     product = 0
     while a:
         if a & _ONE:

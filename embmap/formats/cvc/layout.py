@@ -8,8 +8,8 @@ docs/formats/cvc.md describes how they are distinguished.
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +49,7 @@ DTYPES = {
 KNOWN = {"num_vectors", "dimension", "compression", "chunks", "sections", "columns"}
 KNOWN |= {"format_type", "mmap_optimized"}
 _ITEMSIZES = {"fp16": 2, "int8": 1}
+_LENGTH_AND_CHECKSUM = struct.Struct("<II")
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,14 @@ def parse(source: ByteSource, dialect: str | None = None) -> CvcLayout:
     total = sum(chunk.rows for chunk in chunks)
     if total != n:
         raise header.error(f"the chunks have {total} rows", "num_vectors", expected=n)
-    for i, column in enumerate(columns.described):
-        with columns.trying(column):
+    readable = columns.described
+    for i, column in enumerate(readable if header.dialect == "2.0" else ()):
+        try:
             dtype = get_dtype(column, [chunk.parts[i] for chunk in chunks])
             _check_size(header, column, n, int(dtype[2:]))
-    readable = columns.described
+        except FormatError as error:
+            if columns.give_up(column, error):
+                raise
     if columns.unreadable:
         kept = [i for i, each in enumerate(readable) if each.name not in columns.unreadable]
         readable = [readable[i] for i in kept]
@@ -199,15 +203,10 @@ class _Columns:
         if names and not self.described:
             raise next(iter(self.unreadable.values()))
 
-    @contextmanager
-    def trying(self, column: Column) -> Iterator[None]:
-        """Note that a column cannot be read if FormatError is raised; raise it for the last one."""
-        try:
-            yield
-        except FormatError as error:
-            self._note(column.name, error)
-            if all(each.name in self.unreadable for each in self.described):
-                raise
+    def give_up(self, column: Column, error: FormatError) -> bool:
+        """Note that a column cannot be read; return whether it was the last one."""
+        self._note(column.name, error)
+        return all(each.name in self.unreadable for each in self.described)
 
     def _note(self, name: str, error: FormatError) -> None:
         # The frames of a traceback would keep the whole header in memory.
@@ -253,8 +252,11 @@ def _chunks(header: Header, columns: _Columns) -> list[ChunkLayout]:
             raise TruncatedError(
                 f"the file ends before chunk {i} of {len(listed)}", **reader.where(field)
             )
-        nbytes = reader.u32(f"length of chunk {i}")
-        crc = None if header.dialect == "0.1" else reader.u32(f"checksum of chunk {i}")
+        if header.dialect == "0.1":
+            nbytes, crc = reader.u32(f"length of chunk {i}"), None
+        else:
+            head = reader.raw(8, f"length and checksum of chunk {i}")
+            nbytes, crc = _LENGTH_AND_CHECKSUM.unpack(head)
         if nbytes > reader.remaining:
             raise TruncatedError(
                 f"chunk {i} needs {nbytes} bytes, but {reader.remaining} are left",
@@ -310,7 +312,7 @@ def _parts(
     for column in columns.described:
         part = _NO_PART
         if column.name not in columns.unreadable:
-            with columns.trying(column):
+            try:
                 where = f"{field}, column {column.name!r}"
                 entry = header.get(stored, column.name, dict, field)
                 offset, nbytes = header.counts(entry, ("offset", "size"), where)
@@ -320,6 +322,9 @@ def _parts(
                     raise header.error(message, where, found=offset)
                 place = start, start + nbytes
                 part = _part(header, column, entry, field=where, rows=rows, span=place)
+            except FormatError as error:
+                if columns.give_up(column, error):
+                    raise
         parts.append(part)
     return tuple(parts)
 

@@ -210,8 +210,8 @@ def _blocks(file: ByteSource, header: _Header) -> DweLayout:
     sizes, tables = [], []
     for t, address in enumerate(addresses.tolist()):
         offset = 4 * address
-        n = _model_size(file, offset, file.nbytes, t)
-        table = offset + 4 * ((model_size(n) + 1) // 2)
+        n, end = _model_size(file, offset, file.nbytes, t)
+        table = end + (end - offset) % 4
         if table + 4 * n_groups > file.nbytes:
             raise TruncatedError(
                 f"the {n_groups} chunk addresses of timestep {t} exceed the file",
@@ -249,10 +249,9 @@ def _stream(file: ByteSource, header: _Header) -> DweLayout:
         )
     offset, offsets, sizes = HEADER_NBYTES, [], []
     for t in range(header.n_steps):
-        n = _model_size(file, offset, table, t)
         offsets.append(offset)
+        n, offset = _model_size(file, offset, table, t)
         sizes.append(n)
-        offset += 2 * model_size(n)
     if table - offset > 2:
         message = f"the models end {table - offset} bytes before the jump table"
         raise FormatError(message, **_where(file, "jump_table_address", 16))
@@ -370,13 +369,14 @@ def _block_entries(
     }
 
 
-def _model_size(file: ByteSource, offset: int, end: int, t: int) -> int:
-    """Return the number of symbols of a model that must end before `end`."""
-    n = int.from_bytes(file.read(offset, 2), "little") if offset + 2 <= end else 0
-    if not 2 <= n <= TOTAL or offset + 2 * model_size(n) > end:
+def _model_size(file: ByteSource, offset: int, end: int, t: int) -> tuple[int, int]:
+    """Return the number of symbols of a model that must end before `end`, and where it ends."""
+    n = int.from_bytes(file.fetch[offset : offset + 2], "little") if offset + 2 <= end else 0
+    stop = offset + 2 * model_size(n)
+    if not 2 <= n <= TOTAL or stop > end:
         message = f"the entropy model of timestep {t} cannot have {n} symbols"
         raise FormatError(message, **_where(file, "num_symbols", offset))
-    return n
+    return n, stop
 
 
 def _u32(file: ByteSource, offset: int, n: int, field: str) -> npt.NDArray[np.uint32]:
