@@ -394,7 +394,9 @@ class EmbeddingFile(Embeddings):
         return build_word_index(self._indexed_vocabularies(), self.path, path, progress)
 
     def prefetch(self, rows: npt.ArrayLike | None = None) -> None:
-        """Ask the operating system to read vectors ahead; returns at once.
+        """Ask the operating system to read vectors ahead, without waiting for them.
+
+        Batches do this themselves. A device that takes no more requests makes the call wait.
 
         Parameters
         ----------
