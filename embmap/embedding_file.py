@@ -394,9 +394,7 @@ class EmbeddingFile(Embeddings):
         return build_word_index(self._indexed_vocabularies(), self.path, path, progress)
 
     def prefetch(self, rows: npt.ArrayLike | None = None) -> None:
-        """Ask the operating system to read vectors ahead, without waiting for them.
-
-        Batches do this themselves. A device that takes no more requests makes the call wait.
+        """Ask the operating system to read vectors ahead, as batches do; waits for none of them.
 
         Parameters
         ----------
