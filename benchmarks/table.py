@@ -344,8 +344,8 @@ def describe_run(results: Sequence[Mapping[str, Any]], n_words: int, command: st
     )
     return (
         f"`{command}`: files of {n_words:,} words of 300 dimensions, CVC files of {n_words // 2:,} "
-        f"rows of 256, DWE files of {walks}, all in the page cache; medians, {len(results)} x "
-        "over.\n"
+        f"rows of 256, DWE files of {walks}, all in the page cache unless a row says "
+        f"otherwise; medians, {len(results)} x over.\n"
         f"{cpu.get('brand_raw', about['machine'])}, {cpu.get('count', '?')} cores, "
         f"{about['system']} {about['machine']}; {versions}."
     )

@@ -4,6 +4,7 @@ Pages are counted after another process has used the file: a map keeps its own p
 """
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 
 import embmap
 from embmap.bench.probes import cached_pages, drop_from_cache
+from tests.forked import forked
 
 N_ROWS, DIM = 20_000, 300
 WORDS = [f"word{i * 7919 % N_ROWS}" for i in range(N_ROWS)]
@@ -142,6 +144,22 @@ def test_a_slice_reads_its_own_pages(dense):
     (data, _), _ = after(path, "file.vectors[5000:5010].sum(); file.vectors[300:400].sum()")
     asked = pages_of(path, np.arange(300, 400)).size + pages_of(path, np.arange(5000, 5010)).size
     assert data.sum() - opened.sum() <= asked
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_forked_child_and_a_pickled_file_use_both_maps(dense):
+    path, _ = dense
+    with embmap.open(path) as file:
+        whole, some = np.asarray(file.vectors), file.vectors.take(SOME)
+        expected = [whole[5000:6000].sum().item(), some.sum().item()]
+
+        def use(opened):
+            again = opened.vectors[5000:6000].sum().item(), opened.vectors.take(SOME).sum().item()
+            return list(again)
+
+        assert forked(lambda: use(file)) == expected
+        with pickle.loads(pickle.dumps(file)) as copied:
+            assert use(copied) == expected
 
 
 @pytest.mark.parametrize("backend", ["mmap", "read"])

@@ -234,6 +234,36 @@ def test_a_file_that_shrank_raises(open_file):
             file.gather(np.array([0, 4990]), np.array([10, 20]))
 
 
+def test_a_large_file_that_shrank_raises_whatever_was_read_of_it(tmp_path):
+    path = tmp_path / "data.bin"
+    for used in (False, True):
+        path.write_bytes(bytes(1 << 21))
+        file = open_mapped(path)
+        if used:
+            assert not file.array(0, np.uint8, 1 << 21).any()
+        os.truncate(path, 5000)
+        file.prefetch(np.array([0, 1 << 20]), 1 << 20)
+        assert file.array(0, np.uint8, 1 << 21)[:5000].tolist() == [0] * 5000
+        with pytest.raises(TruncatedError, match="shrank"):
+            file.check_whole()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
+def test_both_maps_of_a_large_file_outlive_it_and_leave_nothing_open(tmp_path):
+    path = tmp_path / "data.bin"
+    data = np.arange(1 << 20, dtype="<u2")
+    path.write_bytes(data.tobytes())
+    before = len(os.listdir("/proc/self/fd"))
+    file = open_mapped(path)
+    ordered, scattered = file.array(0, "<u2", data.size), file.scattered(0, "<u2", data.size)
+    assert not np.shares_memory(ordered, scattered)
+    del file
+    assert np.array_equal(ordered, data)
+    assert np.array_equal(scattered, data)
+    del ordered, scattered
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_views_outlive_the_file_object(open_file):
     array = open_file(bytes(range(100))).array(0, np.uint8, 100)
     assert array.sum() == sum(range(100))

@@ -11,6 +11,7 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.word2vec.layout import FORMAT, parse
 from embmap.io.mapping import ByteSource
+from embmap.io.residency import sample
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.streamed import Streamed
@@ -69,6 +70,8 @@ class Word2VecMatrix(Streamed):
             self._file.check_range(int(places.min()), 0)
             self._file.check_range(int(places.max()), nbytes)
         self._file.check_whole()
+        if self._file.lacks(sample(places)):
+            self._file.prefetch(places, nbytes)
         # A mapped file would be indexed byte by byte.
         gather = ByteSource.gather if self._file.zero_copy else type(self._file).gather
         data = gather(self._file, places, np.full(places.size, nbytes))
