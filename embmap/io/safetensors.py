@@ -140,7 +140,8 @@ def parse_plain(raw: bytes, offset: int) -> Header | None:
     chars = np.frombuffer(raw, np.uint8)
     if not raw.isascii() or b"\\" in raw or not chars.size or chars.min() < ord(" "):
         return None
-    text, begin, metadata = raw.decode("ascii"), 1, {}
+    metadata: dict[str, Any] = {}
+    text, begin = raw.decode("ascii"), 1
     if text.startswith(_METADATA):
         import json
 

@@ -159,7 +159,7 @@ def write_safetensors(path, tensors, metadata=None):
         offsets = [position, position + len(data)]
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
         position = offsets[1]
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     data = b"".join(data for _, _, data in tensors.values())
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
