@@ -23,7 +23,7 @@ from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import Leading, Selected
 
-__all__ = ["ExactSearch"]
+__all__ = ["ExactSearch", "LeftOut", "cut_into_spans", "find_places"]
 
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
@@ -71,7 +71,7 @@ class ExactSearch:
             n = min(n, among.size)
             n_runs = 1 + np.count_nonzero(np.diff(among) > 1)
             if among.size + _SCATTERED * n_runs < self._n_rows:
-                places = [_places(among, rows) for rows in excluded or ()] or None
+                places = [find_places(among, rows) for rows in excluded or ()] or None
                 found = self._among(among).nearest(queries, n, metric, places)
                 return [(among[local], scores) for local, scores in found]
             kept = np.zeros(self._n_rows, np.bool_)
@@ -80,7 +80,7 @@ class ExactSearch:
         for first in range(0, len(queries), _QUERIES):
             at_once = slice(first, first + _QUERIES)
             ranking = Ranking(self._matrix, queries[at_once], n, metric)
-            left_out = _LeftOut([] if excluded is None else excluded[at_once], kept)
+            left_out = LeftOut([] if excluded is None else excluded[at_once], kept)
             answers += self._answer(ranking, left_out)
         return answers
 
@@ -98,7 +98,7 @@ class ExactSearch:
     ) -> int:
         """Return how many rows have a greater cosine with a query (dim,) than a vector has."""
         count = Count(self._matrix, query, other)
-        self._answer(count, _LeftOut([excluded], None))
+        self._answer(count, LeftOut([excluded], None))
         return count.n_nearer
 
     def _among(self, rows: npt.NDArray[np.int64]) -> ExactSearch:
@@ -112,7 +112,7 @@ class ExactSearch:
         return search
 
     def _answer(
-        self, ranking: Ranking, left_out: _LeftOut
+        self, ranking: Ranking, left_out: LeftOut
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         matrix, m = self._matrix, len(ranking.units)
         n_rows = self._n_rows if ranking.n else 0
@@ -140,11 +140,11 @@ class ExactSearch:
                     if measured is not None:
                         lengths[start:stop] = measured
                     scores, slack = ranking.scores(products, lengths[start:stop])
-                    left_out.blank(scores, start)
-                    ranking.consider(start, scores, slack)
+                    left_out.blank(scores, range(start, stop))
+                    ranking.consider(range(start, stop), scores, slack)
 
         n_spans = 4 * n_threads() if n_rows * matrix.shape[1] * m >= _PARALLEL else 1
-        in_parallel(work, _spans(n_rows, per_block, n_spans))
+        in_parallel(work, cut_into_spans(n_rows, per_block, n_spans))
         if n_rows == self._n_rows:
             self._lengths = lengths
         return ranking.settled()
@@ -218,7 +218,7 @@ class _ProductScan:
         return products, self._matrix.lengths(start, stop) if measure else None
 
 
-class _LeftOut:
+class LeftOut:
     """The rows to leave out, for each query, and the only rows to keep for all of them."""
 
     def __init__(
@@ -231,23 +231,34 @@ class _LeftOut:
         self._rows = rows[order]
         self._which = np.repeat(np.arange(len(sizes)), sizes)[order]
 
-    def blank(self, scores: npt.NDArray[Any], start: int) -> None:
-        """Set the scores of rows to leave out in a block to NaN."""
-        first, last = np.searchsorted(self._rows, (start, start + scores.shape[1]))
+    def blank(self, scores: npt.NDArray[Any], rows: range | npt.NDArray[np.int64]) -> None:
+        """Set scores to NaN where their rows, which are sorted, are left out."""
+        if not len(rows):
+            return
+        first, last = np.searchsorted(self._rows, (rows[0], rows[-1] + 1))
         if last > first:
-            scores[self._which[first:last], self._rows[first:last] - start] = np.nan
+            which, left_out = self._which[first:last], self._rows[first:last]
+            if isinstance(rows, range):
+                places = left_out - rows.start
+            else:
+                places = np.searchsorted(rows, left_out)
+                found = rows[places] == left_out
+                which, places = which[found], places[found]
+            scores[which, places] = np.nan
         if self._kept is not None:
-            scores[:, ~self._kept[start : start + scores.shape[1]]] = np.nan
+            scores[:, ~self._kept[rows[0] : rows[-1] + 1]] = np.nan
 
 
-def _places(rows: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def find_places(
+    rows: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Return the places of those chosen rows that are among some sorted rows."""
     places = np.searchsorted(rows, chosen)
     places = places[places < rows.size]
     return places[np.isin(rows[places], chosen, kind="sort")]
 
 
-def _spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:
+def cut_into_spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:
     """Return up to `n` ranges of rows, each of whole blocks."""
     n_blocks = -(-n_rows // per_block)
     n = min(n, n_blocks)

@@ -1,0 +1,160 @@
+"""Exact nearest rows by way of a sketch: its bounds leave few rows to compare exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embmap.codecs import kernels
+from embmap.errors import StaleIndexError
+from embmap.search.exact import LeftOut, cut_into_spans, find_places
+from embmap.search.queries import Metric
+from embmap.search.ranking import Ranking
+from embmap.search.sketch import Asked
+from embmap.search.sketch_file import SketchFile, SketchSource
+from embmap.threads import in_parallel, n_threads
+from embmap.vectors.matrix import Matrix
+from embmap.vectors.streamed import Selected
+
+__all__ = ["SketchSearch"]
+
+_FEWEST = 1 << 20  # numbers that a plain scan compares in less time than a sketch saves
+_SHARE = 64  # if more than one of so many rows is in doubt, a plain scan costs less
+_MOST_QUERIES = 8  # more share a plain scan, whose products BLAS computes together
+_SAVED = 64  # numbers for which a plain scan takes as much longer as one operation of numpy
+_BLOCK = 1 << 16  # scores of a block
+_GATHERED_NBYTES = 1 << 20  # codes gathered at a time, which stay in the cache
+
+
+class Preselection(Ranking):
+    """The best rows so far by bounds from a sketch; it gives up if too many rows are in doubt."""
+
+    def __init__(self, matrix: Matrix, queries: npt.NDArray[Any], n: int, metric: Metric) -> None:
+        super().__init__(matrix, queries, n, metric)
+        self._limit += len(matrix) // _SHARE
+        self.gave_up = False
+
+    def find_near(
+        self, bounds: npt.NDArray[Any], lengths: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        """Return the columns of bounds (m, n) of products that are high enough for any query."""
+        floors = self._floors
+        if np.isneginf(floors).any():
+            return np.arange(lengths.size)
+        # Twice the slack makes up for rounding here.
+        floors, slack = floors[:, np.newaxis].astype(bounds.dtype), 2 * self._slack
+        least = floors - slack * lengths
+        if self._metric == "cosine":
+            least = (floors - slack) * lengths
+        elif self._metric == "euclidean":
+            of_query = self._lengths[:, np.newaxis].astype(bounds.dtype)
+            squares = lengths * lengths
+            least = (floors + squares - slack * (squares + 2 * lengths * of_query)) / (2 * of_query)
+        near = ~(bounds < least)
+        return np.flatnonzero(near[0] if len(near) == 1 else near.any(axis=0))
+
+    def _decide(self) -> None:
+        self.gave_up = True
+
+    def answers(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] | None:
+        """Return rows and scores of the best, for each query; None if it gave up."""
+        if self._pool:
+            self._shrink()
+        return None if self.gave_up else self.settled()
+
+    def _compare(
+        self,
+        which: npt.NDArray[np.int64],
+        exact: npt.NDArray[np.float64],
+        upper: npt.NDArray[np.float64],
+        lower: npt.NDArray[np.float64],
+    ) -> None:
+        """Raise StaleIndexError if the bounds of a row do not hold: the sketch is of other rows."""
+        with np.errstate(all="ignore"):
+            scanned = self._as_scanned(which, exact)
+            rounding = np.zeros(1)
+            if self._metric == "euclidean":  # a difference of squares
+                rounding = 1e-9 * (self._lengths[which] ** 2 + exact**2)
+            wrong = (scanned > upper + rounding) | (scanned < lower - rounding)
+        if (wrong & np.isfinite(exact)).any():  # scores that overflowed are not compared
+            raise StaleIndexError("the bounds in the sketch do not hold; build it again")
+
+
+class SketchSearch:
+    """Searches the first `n_rows` rows of a matrix by a sketch, where that saves time."""
+
+    def __init__(self, matrix: Matrix, n_rows: int, source: SketchSource) -> None:
+        self._matrix = matrix
+        self._n_rows = n_rows
+        self._source = source
+
+    def nearest(
+        self,
+        queries: npt.NDArray[Any],
+        n: int,
+        metric: Metric = "cosine",
+        excluded: Sequence[npt.NDArray[np.int64]] | None = None,
+        *,
+        among: npt.NDArray[np.int64] | None = None,
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] | None:
+        """Return what :meth:`ExactSearch.nearest` returns; None if a plain scan should answer."""
+        size = self._n_rows if among is None else among.size
+        n_numbers = size * self._matrix.shape[1] * len(queries)
+        few = 0 < n * _SHARE <= size and len(queries) <= _MOST_QUERIES
+        if not few or n_numbers < _FEWEST or not self._source.exists():
+            return None
+        jit = kernels.jit_for(n_numbers // _SAVED)
+        if jit is None:
+            return None
+        try:
+            sketch = self._source.file()
+            if sketch is None:
+                return None
+            rows: npt.NDArray[np.int64] | range = range(size)
+            matrix = self._matrix
+            if among is not None:
+                rows, matrix = among, Selected(matrix, among)
+                excluded = [find_places(among, each) for each in excluded or ()] or None
+            ranking = Preselection(matrix, queries, n, metric)
+            _scan(ranking, sketch, rows, LeftOut(excluded or (), None), jit)
+            found = ranking.answers()
+        except StaleIndexError as error:
+            self._source.drop(error)
+            return None
+        if among is None or found is None:
+            return found
+        return [(among[local], scores) for local, scores in found]
+
+
+def _scan(
+    ranking: Preselection,
+    sketch: SketchFile,
+    rows: npt.NDArray[np.int64] | range,
+    left_out: LeftOut,
+    jit: Any,
+) -> None:
+    """Let a ranking consider rows by the bounds of their scores."""
+    width = sketch.width
+    asked = Asked.of(ranking.units, sketch.columns, width)
+    per_block = _BLOCK if isinstance(rows, range) else max(_GATHERED_NBYTES // width, 64)
+
+    def work(span: tuple[int, int]) -> None:
+        with np.errstate(all="ignore"):
+            for start in range(*span, per_block):
+                if ranking.gave_up:
+                    return
+                stop = min(start + per_block, span[1])
+                part = sketch.rows(rows[start:stop])
+                bounds = asked.bound(part, jit)
+                near = ranking.find_near(bounds, part.lengths)
+                if not near.size:
+                    continue
+                errors, lengths = asked.errors(part, near), part.lengths[near]
+                scores, slack = ranking.scores(bounds[:, near] - errors, lengths, errors)
+                left_out.blank(scores, near + start)
+                ranking.consider(near + start, scores, slack)
+
+    in_parallel(work, cut_into_spans(len(rows), per_block, 4 * n_threads()))
