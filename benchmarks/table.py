@@ -123,6 +123,8 @@ def _over_time(title: str, work: str) -> tuple[Row, ...]:
 _ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two threads"
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
+_SEARCHES = {"finalfusion": 0.9, "gensim": 0.9, "one product": 0.9}
+_SOME = {"all words": 0.25}
 ROWS = (
     Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
@@ -184,7 +186,10 @@ ROWS = (
     *_over_time("most related, middle step", "most related, middle step"),
     Row("DWE, written, blocks, per symbol", "write a DWE file, blocks", "embmap, numba"),
     Row("DWE, written, stream, per symbol", "write a DWE file, stream", "embmap, numba"),
-    Row("most similar words", "most similar", "embmap", limit=31e-3, any_size=False),
+    Row("most similar words", "most similar", "embmap", ratios=_SEARCHES, any_size=False),
+    Row("… with FILE.sketch", "most similar", "embmap, sketch", ratios=_SEARCHES, any_size=False),
+    Row("… 5 % of the words", "most similar, some", "embmap", ratios=_SOME, any_size=False),
+    Row("… 5 %, with FILE.sketch", "most similar, some", "embmap, sketch"),
     Row("… quantized, numpy", "most similar, quantized", "embmap, numpy"),
     Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),

@@ -22,11 +22,12 @@ from embmap.vectors.streamed import Selected
 __all__ = ["SketchSearch"]
 
 _FEWEST = 1 << 20  # numbers that a plain scan compares in less time than a sketch saves
-_SHARE = 64  # if more than one of so many rows is in doubt, a plain scan costs less
-_MOST_QUERIES = 8  # more share a plain scan, whose products BLAS computes together
+_SHARE = 512  # with one of fewer rows in the answer, a plain scan costs less
+_IN_DOUBT = 64  # with one of fewer rows in doubt, the same
+_MOST_QUERIES = 4  # more share a plain scan, whose products BLAS computes together
 _SAVED = 64  # numbers for which a plain scan takes as much longer as one operation of numpy
 _BLOCK = 1 << 16  # scores of a block
-_GATHERED_NBYTES = 1 << 20  # codes gathered at a time, which stay in the cache
+_COPIED_NBYTES = 1 << 21  # codes gathered or read at a time, which stay in the cache
 
 
 class Preselection(Ranking):
@@ -34,7 +35,7 @@ class Preselection(Ranking):
 
     def __init__(self, matrix: Matrix, queries: npt.NDArray[Any], n: int, metric: Metric) -> None:
         super().__init__(matrix, queries, n, metric)
-        self._limit += len(matrix) // _SHARE
+        self._limit += len(matrix) // _IN_DOUBT
         self.gave_up = False
 
     def find_near(
@@ -139,7 +140,8 @@ def _scan(
     """Let a ranking consider rows by the bounds of their scores."""
     width = sketch.width
     asked = Asked.of(ranking.units, sketch.columns, width)
-    per_block = _BLOCK if isinstance(rows, range) else max(_GATHERED_NBYTES // width, 64)
+    in_place = isinstance(rows, range) and sketch.zero_copy
+    per_block = _BLOCK if in_place else max(_COPIED_NBYTES // width, 64)
 
     def work(span: tuple[int, int]) -> None:
         with np.errstate(all="ignore"):

@@ -103,6 +103,7 @@ class SketchFile:
             columns = self._file.array(offsets.columns, "<f4", (2, dim))
             self.columns = Columns(columns[0], columns[1])
             self.width = offsets.width
+            self.zero_copy = self._file.zero_copy
             self._codes = dense_matrix(self._file, offsets.codes, (n_rows, offsets.width), np.int8)
             self._scales = self._file.array(offsets.scales, "<f4", n_rows)
             self._errors = self._file.array(offsets.errors, "<f4", n_rows)

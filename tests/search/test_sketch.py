@@ -32,7 +32,7 @@ def _compiled(monkeypatch):
     monkeypatch.setattr(preselection, "_FEWEST", 1)
     monkeypatch.setattr(preselection, "_SHARE", 8)
     monkeypatch.setattr(preselection, "_BLOCK", 256)
-    monkeypatch.setattr(preselection, "_GATHERED_NBYTES", 1 << 12)
+    monkeypatch.setattr(preselection, "_COPIED_NBYTES", 1 << 12)
     monkeypatch.setattr(sketch_file, "BLOCK", 1 << 12)
     monkeypatch.setenv("EMBMAP_THREADS", "3")
 
