@@ -1,7 +1,8 @@
 """The loops of the codecs compiled by numba; imported only through :mod:`embmap.codecs.kernels`.
 
 Each function computes bit for bit what its numpy counterpart does: no fused multiply-add, no
-reordered sums. All of them release the GIL, and compiled code is cached on disk.
+reordered sums, except where exact scores decide afterwards. All of them release the GIL, and
+compiled code is cached on disk.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
@@ -24,6 +27,7 @@ __all__ = [
     "decode_half",
     "encode_ans",
     "fasttext_hashes",
+    "gathered_products",
     "segment_sums",
     "table_sums",
 ]
@@ -38,11 +42,16 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     try:
-        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
+        return numba.njit(function, nogil=True, error_model="numpy", cache=True, **options)
     except RuntimeError:  # there is no folder for the cache: each process compiles again
-        return numba.njit(function, nogil=True, error_model="numpy")
+        return numba.njit(function, nogil=True, error_model="numpy", **options)
+
+
+def _associative(function: Callable[..., Any]) -> Any:
+    """Compile a function whose sums may be added in any order: only for bounds of scores."""
+    return _compiled(function, fastmath={"reassoc", "contract"})
 
 
 @_compiled
@@ -315,3 +324,53 @@ def code_bounds(
                 total = np.int32(total + np.int32(row[j]) * np.int32(asked[j]))
             about = length * bases[q] + scales[i] * (steps[q] * total + rests[q])
             out[q, i] = np.inf if unknown else about + errors[i]
+
+
+@intrinsic
+def _prefetch(_typing: Any, array: Any, _index: Any) -> Any:
+    """Ask the processor for an element of an array (n,), which may be outside of it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        where = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        builder.call(prefetch, [where, number(0), number(3), number(1)])  # to read, to keep, data
+        return context.get_dummy_value()
+
+    return numba.void(array, _index), generate
+
+
+@_associative
+def gathered_products(
+    array: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int64],
+    units: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    squares: npt.NDArray[np.float32],
+) -> None:
+    """Compute products (m, n) of units (m, dim) with rows of an array, and the rows' squares (n,).
+
+    The caller has checked that the rows exist. Sums are added in any order.
+    """
+    width = array.shape[1]
+    flat = array.reshape(array.size)
+    for i in range(rows.size):
+        # Rows are far apart. The processor waits for several at a time if it is told of them.
+        if i + 4 < rows.size:
+            base = rows[i + 4] * width
+            for j in range(0, width, 16):
+                _prefetch(flat, base + j)
+        row = array[rows[i]]
+        for q in range(units.shape[0]):
+            unit = units[q]
+            total = np.float32(0)
+            for j in range(width):
+                total += row[j] * unit[j]
+            out[q, i] = total
+        if squares.size:
+            total = np.float32(0)
+            for j in range(width):
+                total += row[j] * row[j]
+            squares[i] = total

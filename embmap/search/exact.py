@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
 from embmap.codecs.products import multiply
-from embmap.search.lengths import measure_lengths
+from embmap.search.lengths import lengths_of, measure_lengths
 from embmap.search.queries import Metric
 from embmap.search.ranking import Count, Ranking
 from embmap.threads import in_parallel, n_threads
@@ -28,6 +29,8 @@ __all__ = ["ExactSearch", "LeftOut", "cut_into_spans", "find_places"]
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
 _SCATTERED = 5  # gathering a row takes as long as comparing about as many rows that lie together
+_IN_PLACE = 4  # with more queries, BLAS multiplies gathered rows sooner than a loop where they lie
+_SAVED = 16  # numbers that such a loop saves as much time for as one operation of numpy takes
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
@@ -187,9 +190,17 @@ class _DenseScan:
     def _gather(
         self, matrix: Selected, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Do the same in pieces, which are gathered into the same memory."""
+        """Do the same where rows lie, or in pieces, which are gathered into the same memory."""
         dtype = self._units.dtype
         products = np.empty((len(self._units), stop - start), dtype)
+        mapped = matrix.mapped_rows(start, stop) if len(self._units) <= _IN_PLACE else None
+        if mapped is not None and mapped[0].dtype == dtype == np.float32:
+            array, rows = mapped
+            jit = kernels.jit_for(products.size * array.shape[1] // _SAVED)
+            if jit is not None and array.flags.aligned and array.flags.c_contiguous:
+                squares = np.empty(rows.size if measure else 0, dtype)
+                jit.gathered_products(array, rows, self._units, products, squares)
+                return products, lengths_of(squares, lambda i: array[rows[i]]) if measure else None
         lengths = np.empty(stop - start, dtype) if measure else None
         row_nbytes = max(matrix.shape[1] * dtype.itemsize, 1)
         n = min(max(_GATHERED_NBYTES // row_nbytes, 16), stop - start)
