@@ -24,7 +24,7 @@ from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import Leading, Selected
 
-__all__ = ["ExactSearch", "LeftOut", "cut_into_spans", "find_places"]
+__all__ = ["ExactSearch", "LeftOut", "find_places", "share_out"]
 
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
@@ -34,7 +34,9 @@ _SAVED = 16  # numbers that such a loop saves as much time for as one operation 
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
-_PARALLEL = 1 << 20  # number of multiplications above which a second thread saves time
+# Numbers above which a second thread saves time: reading them from memory takes most of a
+# millisecond, and starting a thread and waiting for it a tenth of one.
+_PARALLEL = 1 << 22
 
 
 class ExactSearch:
@@ -134,6 +136,7 @@ class ExactSearch:
             per_block = max(_SCORES // m, 64)
         elif isinstance(matrix, Selected):
             per_block = max(_SCORES // (4 * m), 64)
+        per_block, spans = share_out(n_rows, per_block, n_rows * matrix.shape[1] * m)
 
         def work(span: tuple[int, int]) -> None:
             with np.errstate(all="ignore"):  # rows that overflow are scored again
@@ -146,8 +149,7 @@ class ExactSearch:
                     left_out.blank(scores, range(start, stop))
                     ranking.consider(range(start, stop), scores, slack)
 
-        n_spans = 4 * n_threads() if n_rows * matrix.shape[1] * m >= _PARALLEL else 1
-        in_parallel(work, cut_into_spans(n_rows, per_block, n_spans))
+        in_parallel(work, spans)
         if n_rows == self._n_rows:
             self._lengths = lengths
         return ranking.settled()
@@ -269,9 +271,16 @@ def find_places(
     return places[np.isin(rows[places], chosen, kind="sort")]
 
 
-def cut_into_spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:
-    """Return up to `n` ranges of rows, each of whole blocks."""
+def share_out(n_rows: int, most: int, n_numbers: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many rows to compare at a time, at most some, and ranges of rows for threads.
+
+    There is one range if starting a thread takes longer than it saves.
+    """
+    n = n_threads() if n_numbers >= _PARALLEL else 1
+    if n == 1:
+        return most, [(0, n_rows)] if n_rows else []
+    per_block = min(most, -(-n_rows // (2 * n)))
     n_blocks = -(-n_rows // per_block)
-    n = min(n, n_blocks)
+    n = min(4 * n, n_blocks)
     bounds = [n_blocks * i // n * per_block for i in range(n)]
-    return list(zip(bounds, [*bounds[1:], n_rows], strict=True)) if n else []
+    return per_block, list(zip(bounds, [*bounds[1:], n_rows], strict=True))

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from embmap.codecs import kernels
 from embmap.errors import StaleIndexError
-from embmap.search.exact import LeftOut, cut_into_spans, find_places
+from embmap.search.exact import LeftOut, find_places, share_out
 from embmap.search.queries import Metric
 from embmap.search.ranking import Ranking
 from embmap.search.sketch import Asked
 from embmap.search.sketch_file import SketchFile, SketchSource
-from embmap.threads import in_parallel, n_threads
+from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix
 from embmap.vectors.streamed import Selected
 
@@ -26,6 +26,7 @@ _SHARE = 512  # with one of fewer rows in the answer, a plain scan costs less
 _IN_DOUBT = 64  # with one of fewer rows in doubt, the same
 _MOST_QUERIES = 4  # more share a plain scan, whose products BLAS computes together
 _SAVED = 64  # numbers for which a plain scan takes as much longer as one operation of numpy
+_SHORTER = 4  # codes are compared in the time of a quarter as many numbers of float32
 _BLOCK = 1 << 16  # scores of a block
 _COPIED_NBYTES = 1 << 21  # codes gathered or read at a time, which stay in the cache
 
@@ -142,6 +143,8 @@ def _scan(
     asked = Asked.of(ranking.units, sketch.columns, width)
     in_place = isinstance(rows, range) and sketch.zero_copy
     per_block = _BLOCK if in_place else max(_COPIED_NBYTES // width, 64)
+    n_numbers = len(rows) * width * len(asked.numbers) // _SHORTER
+    per_block, spans = share_out(len(rows), per_block, n_numbers)
 
     def work(span: tuple[int, int]) -> None:
         with np.errstate(all="ignore"):
@@ -159,4 +162,4 @@ def _scan(
                 left_out.blank(scores, near + start)
                 ranking.consider(near + start, scores, slack)
 
-    in_parallel(work, cut_into_spans(len(rows), per_block, 4 * n_threads()))
+    in_parallel(work, spans)

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 import embmap
 from embmap.codecs import kernels
-from embmap.search import preselection, sketch_file
+from embmap.search import exact, preselection, sketch_file
 from embmap.search.preselection import Preselection
 from tests.kernels import needs_numba
 
@@ -32,6 +32,7 @@ def _compiled(monkeypatch):
     monkeypatch.setattr(preselection, "_FEWEST", 1)
     monkeypatch.setattr(preselection, "_SHARE", 8)
     monkeypatch.setattr(preselection, "_BLOCK", 256)
+    monkeypatch.setattr(exact, "_PARALLEL", 1)
     monkeypatch.setattr(preselection, "_COPIED_NBYTES", 1 << 12)
     monkeypatch.setattr(sketch_file, "BLOCK", 1 << 12)
     monkeypatch.setenv("EMBMAP_THREADS", "3")
