@@ -126,7 +126,7 @@ def unknown(path: Path) -> None:
 def each_kernels(work: Callable[[], Any]) -> Iterator[str]:
     """Choose numpy and then numba, if they can do some work."""
     for choice in ("numpy", "numba"):
-        kernels.CHOICE, kernels._jit = choice, None
+        kernels.CHOICE = choice
         try:
             work()
         except ImportError as error:

@@ -102,7 +102,6 @@ def chosen_kernels(way, monkeypatch):
         return
     pytest.importorskip(choices[0], reason=f"{choices[0]} is not installed here")
     monkeypatch.setattr(kernels, "CHOICE", choices[0])
-    monkeypatch.setattr(kernels, "_jit", None)
     if len(choices) > 1:
         monkeypatch.setenv("EMBMAP_THREADS", _THREADS[choices[1]])
 

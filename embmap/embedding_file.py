@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.absent import Closed, NoRows
+from embmap.absent import Closed, NoRows, no_words
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
@@ -31,8 +31,6 @@ from embmap.search.approximate import ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
 from embmap.vectors.matrix import Matrix, check_out
-from embmap.words.index_source import IndexSource
-from embmap.words.records import Records
 from embmap.words.time_labels import TimeStep
 from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
@@ -72,7 +70,7 @@ class EmbeddingFile(Embeddings):
         self._dialect = dialect
         self._vocabulary = vocabulary
         self._matrix = matrix
-        self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
+        self._words = no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
         self._reopen: Callable[[], EmbeddingFile] | None = None
         self._search: Similarity | None = None
@@ -157,7 +155,9 @@ class EmbeddingFile(Embeddings):
     def __getitem__(self, key: Key) -> npt.NDArray[Any]:
         # The hot path: a known word costs a type check, a look-up and a subscript.
         if type(key) is str:
-            row = self._words.finder.find_row(key)
+            finder = self._words.finder
+            find = finder.find_in_index
+            row = finder.find_row(key) if find is None else find(key)
             return self._rows[row] if row >= 0 else self._compose_one(key)
         return super().__getitem__(key)
 
@@ -192,10 +192,12 @@ class EmbeddingFile(Embeddings):
         dtype = np.result_type(self.dtype, composed.dtype) if known.any() else self.dtype
         unknown = absent[~known]
         filling = self._filling(words, unknown, missing, dtype)
+        if out is None and not unknown.size and absent.size == rows.size:
+            return composed
         out = check_out(out, (len(words), *self.shape[1:]), dtype)
         present = np.flatnonzero(rows >= 0)
         out[present] = matrix.take(rows[present])
-        out[absent[known]] = composed[known]
+        out[absent] = composed
         out[unknown] = filling
         return out
 
@@ -473,10 +475,6 @@ class EmbeddingFile(Embeddings):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
-
-
-def _no_words(file: ByteSource, format: str) -> Vocabulary:
-    return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 
 def jsonable(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Locks that do not block a forked child for ever.
 
 A child starts with a single thread, the one that forked. A lock that another thread of the parent
-held is never released in the child. Locks of :func:`process_lock` are free in the child, and a fork
-waits for code inside :func:`delaying_forks`.
+held is never released in the child. Locks of :func:`process_lock` are free in the child. A fork
+waits for code inside :func:`delaying_forks`, then for the locks of :func:`hold_for_forks`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import AbstractContextManager
+from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["delaying_forks", "process_lock"]
+__all__ = ["delaying_forks", "hold_for_forks", "process_lock"]
 
 _PATIENCE = 30
 """Seconds that a fork waits at most, so that a stuck thread cannot keep another from forking."""
@@ -21,7 +22,18 @@ _locks: WeakSet[threading.RLock] = WeakSet()
 _delays: WeakSet[threading.RLock] = WeakSet()
 _delay = threading.local()
 _registering = threading.RLock()
-_taken: list[threading.RLock] = []
+_taken: list[Lock] = []
+_held: list[Lock] = []
+
+
+class Lock(Protocol):
+    """A lock that its thread may acquire again."""
+
+    def acquire(self) -> object:
+        """Acquire the lock."""
+
+    def release(self) -> object:
+        """Release the lock."""
 
 
 def process_lock() -> threading.RLock:
@@ -46,9 +58,17 @@ def delaying_forks() -> AbstractContextManager[bool]:
     return delay
 
 
+def hold_for_forks(lock: Lock) -> None:
+    """Acquire a lock of a library before each fork from now on, also before one that is delayed."""
+    _held.append(lock)
+
+
 def _before_fork() -> None:
     _registering.acquire()
     _taken.extend(delay for delay in list(_delays) if delay.acquire(timeout=_PATIENCE))
+    for lock in _held:
+        lock.acquire()
+        _taken.append(lock)
 
 
 def _after_fork_in_parent() -> None:

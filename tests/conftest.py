@@ -63,7 +63,6 @@ def kernel(request, monkeypatch):
     if request.param == "numba" and not HAS_NUMBA:
         pytest.skip("numba is not installed")
     monkeypatch.setattr(kernels, "CHOICE", request.param)
-    monkeypatch.setattr(kernels, "_jit", None)
     return request.param
 
 

@@ -13,7 +13,6 @@ __all__ = ["AffineEncoder", "decode_affine", "encode_affine"]
 
 _BLOCK = 1 << 18
 _FEW = 4096
-_PER_OPERATION = 12  # items that numpy decodes in the time of one operation of codecs.kernels
 _SAFE = 3e38  # below this bound no float32 operation overflows
 
 
@@ -39,10 +38,22 @@ def _decode(
     minimum: np.float32,
     out: npt.NDArray[np.float32],
 ) -> None:
-    jit = None if codes.size < _FEW else kernels.jit_for(codes.size // _PER_OPERATION)
-    if jit is not None:
-        jit.decode_affine(codes, scale, minimum, out)
-        return
+    kernel = None
+    if codes.size >= _FEW:
+        kernel = kernels.find("decode_affine", codes, scale, minimum, out)
+    if kernel is None:
+        _decode_in_blocks(codes, scale, minimum, out)
+    else:
+        kernel(codes, scale, minimum, out)
+
+
+@kernels.counted
+def _decode_in_blocks(
+    codes: npt.NDArray[np.uint8],
+    scale: np.float32,
+    minimum: np.float32,
+    out: npt.NDArray[np.float32],
+) -> None:
     for start in range(0, codes.size, _BLOCK):
         values = out[start : start + _BLOCK]
         np.multiply(codes[start : start + _BLOCK], scale, out=values)

@@ -22,8 +22,6 @@ __all__ = ["LOWEST", "DecodeTables", "Encoder", "decode", "most_symbols"]
 LOWEST = 0x10000
 """The lowest state between symbols; a coder starts with it, and a decoder ends with it."""
 
-_PER_SYMBOL, _PER_POSITION = 2, 900  # operations, as codecs.kernels counts them, of numpy
-_PER_ENCODED = 30  # and of plain Python
 _PARALLEL = 200_000  # symbols from which a second thread pays off
 _POSITIONS = 256  # positions to decode before looking up their symbols
 
@@ -84,14 +82,16 @@ def decode(
             1, np.uint16
         )  # never used for a symbol: the position shows that it was taken in
         halfwords.flags.writeable = False
-    jit = kernels.jit_for(_PER_SYMBOL * out.size + _PER_POSITION * out.shape[1])
-    if jit is None:
+    kernel = kernels.find(
+        "decode_ans", halfwords, positions, states, *tables, which, out, holds_lock=True
+    )
+    if kernel is None:
         _decode_in_step(halfwords, positions, states, tables, which, out)
         return positions, states
 
     def work(lanes: slice) -> None:
         part = positions[lanes], states[lanes]
-        jit.decode_ans(halfwords, *part, *tables, which[lanes], out[lanes])
+        kernel(halfwords, *part, *tables, which[lanes], out[lanes])
 
     pieces = n_threads() if out.size >= _PARALLEL else 1
     share = -(-positions.size // (4 * pieces)) * 4  # a multiple of four
@@ -99,6 +99,7 @@ def decode(
     return positions, states
 
 
+@kernels.counted
 def _decode_in_step(
     halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
@@ -162,11 +163,17 @@ class Encoder:
         Encoding runs backwards: these symbols precede all that the state has encoded already.
         """
         plain = symbols.view(np.uint16)
-        jit = kernels.jit_for(_PER_ENCODED * symbols.size)
-        if jit is not None:
-            out = np.empty(symbols.size, np.uint16)  # a symbol pushes out at most one halfword
-            first, state = jit.encode_ans(plain, self._codes, np.uint32(state), out)
-            return out[first:], int(state)
+        out = np.empty(symbols.size, np.uint16)  # a symbol pushes out at most one halfword
+        kernel = kernels.find("encode_ans", plain, self._codes, np.uint32(state), out)
+        if kernel is None:
+            return self._encode(plain, state)
+        first, state = kernel(plain, self._codes, np.uint32(state), out)
+        return out[first:], int(state)
+
+    @kernels.counted
+    def _encode(
+        self, plain: npt.NDArray[np.uint16], state: int
+    ) -> tuple[npt.NDArray[np.uint16], int]:
         halfwords = []
         for code in self._codes[plain[::-1]].tolist():
             frequency = code >> 16

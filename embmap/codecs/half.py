@@ -13,7 +13,6 @@ __all__ = ["decode_half", "encode_half"]
 
 _BLOCK = 1 << 17  # items that fit into the cache and still keep threads from waiting often
 _FEW = 4096
-_PER_OPERATION = 6  # items that numpy decodes in the time of one operation of codecs.kernels
 _SCALE = np.float32(2.0**112)
 
 
@@ -30,10 +29,16 @@ def decode_half(
         out[...] = bits.view(np.float16)
         return out
     source, target = bits.reshape(-1), out.reshape(-1)
-    jit = kernels.jit_for(bits.size // _PER_OPERATION)
-    if jit is not None:
-        jit.decode_half(source, target.view(np.uint32))
-        return out
+    kernel = kernels.find("decode_half", source, target.view(np.uint32))
+    if kernel is None:
+        _decode(source, target)
+    else:
+        kernel(source, target.view(np.uint32))
+    return out
+
+
+@kernels.counted
+def _decode(source: npt.NDArray[np.uint16], target: npt.NDArray[np.float32]) -> None:
     for start in range(0, source.size, _BLOCK):
         block = source[start : start + _BLOCK]
         wide = block.astype(np.uint32)
@@ -49,7 +54,6 @@ def decode_half(
             patterns[infinite] = wide[infinite] | np.uint32(0x7F800000)
         sign <<= np.uint32(16)
         patterns |= sign
-    return out
 
 
 def encode_half(

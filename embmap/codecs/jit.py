@@ -1,171 +1,49 @@
 """The loops of the codecs compiled by numba; imported only through :mod:`embmap.codecs.kernels`.
 
-Each function computes bit for bit what its numpy counterpart does: no fused multiply-add, no
-reordered sums, except where exact scores decide afterwards. All of them release the GIL, and
-compiled code is cached on disk.
+Each function computes bit for bit what its numpy counterpart does.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba.core import cgutils
-from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import intrinsic
+
+from embmap.codecs.jit_search import code_bounds
+from embmap.codecs.jit_support import bitcast, compiled, prepare
+from embmap.codecs.jit_words import (
+    bucket_hashes,
+    compose,
+    fasttext_hashes,
+    find_rows,
+    gather_rows,
+    segment_sums,
+)
 
 __all__ = [
     "bucket_hashes",
     "code_bounds",
+    "compose",
     "decode_affine",
     "decode_ans",
     "decode_half",
     "encode_ans",
     "fasttext_hashes",
-    "gathered_products",
+    "find_rows",
+    "gather_rows",
+    "prepare",
     "segment_sums",
     "table_sums",
 ]
 
 
-if hasattr(os, "register_at_fork"):
-    # A child forked while another thread compiles would wait for ever for the compiler's lock.
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+_float_of = bitcast(numba.uint32, numba.float32)
+_bits_of = bitcast(numba.float32, numba.uint32)
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    try:
-        return numba.njit(function, nogil=True, error_model="numpy", cache=True, **options)
-    except RuntimeError:  # there is no folder for the cache: each process compiles again
-        return numba.njit(function, nogil=True, error_model="numpy", **options)
-
-
-def _associative(function: Callable[..., Any]) -> Any:
-    """Compile a function whose sums may be added in any order: only for bounds of scores."""
-    return _compiled(function, fastmath={"reassoc", "contract"})
-
-
-@_compiled
-def segment_sums(
-    array: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> Any:
-    """Compute :func:`embmap.vectors.segments.segment_sums` over an array."""
-    columns = array.shape[1]
-    sums = np.zeros((counts.size, columns), np.float32)
-    at = 0
-    for group in range(counts.size):
-        out = sums[group]
-        end = at + counts[group]
-        # Four rows at a time, added in the same order, so that their cache misses overlap.
-        while at + 4 <= end:
-            first, second = array[rows[at]], array[rows[at + 1]]
-            third, fourth = array[rows[at + 2]], array[rows[at + 3]]
-            for j in range(columns):
-                out[j] = (((out[j] + first[j]) + second[j]) + third[j]) + fourth[j]
-            at += 4
-        while at < end:
-            row = array[rows[at]]
-            for j in range(columns):
-                out[j] += row[j]
-            at += 1
-    return sums
-
-
-@_compiled
-def _ngrams_per_word(ends: npt.NDArray[np.int64], min_n: int, max_n: int) -> Any:
-    per_word = np.zeros(ends.size, np.int64)
-    start = 0
-    for w in range(ends.size):
-        length = ends[w] - start
-        for i in range(length):
-            per_word[w] += max(min(max_n, length - i) - min_n + 1, 0)
-        start = ends[w]
-    return per_word
-
-
-@_compiled
-def bucket_hashes(
-    points: npt.NDArray[np.uint32],
-    ends: npt.NDArray[np.int64],
-    min_n: int,
-    max_n: int,
-) -> Any:
-    """Compute :func:`embmap.codecs.ngram_hashes.bucket_hashes`."""
-    prime = np.uint64(0x100000001B3)
-    per_word = _ngrams_per_word(ends, min_n, max_n)
-    hashes = np.empty(per_word.sum(), np.uint64)
-    at = 0
-    start = 0
-    for w in range(ends.size):
-        for i in range(start, ends[w]):
-            for n in range(min(max_n, ends[w] - i), min_n - 1, -1):
-                value = np.uint64(0xCBF29CE484222325)
-                for b in range(8):
-                    value = (value ^ np.uint64((n >> (8 * b)) & 255)) * prime
-                for j in range(i, i + n):
-                    for b in range(4):
-                        byte = (points[j] >> np.uint32(8 * b)) & np.uint32(255)
-                        value = (value ^ np.uint64(byte)) * prime
-                hashes[at] = value
-                at += 1
-        start = ends[w]
-    return hashes, per_word
-
-
-@_compiled
-def fasttext_hashes(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    min_n: int,
-    max_n: int,
-) -> Any:
-    """Compute :func:`embmap.codecs.ngram_hashes.fasttext_hashes` over UTF-8 and its offsets."""
-    per_word = _ngrams_per_word(ends, min_n, max_n)
-    hashes = np.empty(per_word.sum(), np.uint32)
-    at = 0
-    start = 0
-    for w in range(ends.size):
-        for i in range(start, ends[w]):
-            longest = min(max_n, ends[w] - i)
-            value = np.uint32(2166136261)
-            for n in range(1, longest + 1):
-                for k in range(offsets[i + n - 1], offsets[i + n]):
-                    byte = np.uint32(np.int32(np.int8(data[k])))
-                    value = np.uint32((value ^ byte) * np.uint32(16777619))
-                if n >= min_n:  # the longest comes first
-                    hashes[at + longest - n] = value
-            at += max(longest - min_n + 1, 0)
-        start = ends[w]
-    return hashes, per_word
-
-
-def _reinterpreted(source: Any, target: Any) -> Any:
-    """Return a function that reinterprets the bits of a number as another type."""
-
-    def bitcast(_typing: Any, _value: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), generate
-
-    return intrinsic(bitcast)
-
-
-_float_of = _reinterpreted(numba.uint32, numba.float32)
-_bits_of = _reinterpreted(numba.float32, numba.uint32)
-
-
-@_compiled
+@compiled
 def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> None:
     """Compute :func:`embmap.codecs.half.decode_half` as the bits of float32."""
     scale = np.float32(2.0**112)
@@ -178,7 +56,7 @@ def decode_half(bits: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> No
         out[i] = pattern | np.uint32((half & np.uint32(0x8000)) << np.uint32(16))
 
 
-@_compiled
+@compiled
 def decode_affine(
     codes: npt.NDArray[np.uint8],
     scale: np.float32,
@@ -206,7 +84,7 @@ def _refill(state: Any, position: Any, word: Any) -> Any:
     return (refilled if low else state), position + np.int64(low)
 
 
-@_compiled
+@compiled
 def decode_ans(
     halfwords: npt.NDArray[np.uint16],
     positions: npt.NDArray[np.int64],
@@ -256,7 +134,7 @@ def decode_ans(
         states[lane], positions[lane] = state, position
 
 
-@_compiled
+@compiled
 def encode_ans(
     symbols: npt.NDArray[np.uint16],
     codes: npt.NDArray[np.uint32],
@@ -278,7 +156,7 @@ def encode_ans(
     return at, state
 
 
-@_compiled
+@compiled
 def table_sums(
     codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]
 ) -> None:
@@ -304,73 +182,3 @@ def table_sums(
             for j in range(q):
                 out[row] += table[j, codes[row, j]]
             row += 1
-
-
-@_compiled
-def code_bounds(
-    codes: npt.NDArray[np.int8], numbers: npt.NDArray[np.int16], terms: Any, out: npt.NDArray[Any]
-) -> None:
-    """Compute the upper bounds of :class:`embmap.search.sketch.Asked` for rows of a sketch."""
-    (scales, errors, lengths), (steps, bases, rests), (low, high) = terms
-    n_rows, width = codes.shape
-    for i in range(n_rows):
-        row = codes[i]
-        length = lengths[i]
-        unknown = (length > 0) & ~((length >= low) & (length <= high))
-        for q in range(numbers.shape[0]):
-            asked = numbers[q]
-            total = np.int32(0)
-            for j in range(width):
-                total = np.int32(total + np.int32(row[j]) * np.int32(asked[j]))
-            about = length * bases[q] + scales[i] * (steps[q] * total + rests[q])
-            out[q, i] = np.inf if unknown else about + errors[i]
-
-
-@intrinsic
-def _prefetch(_typing: Any, array: Any, _index: Any) -> Any:
-    """Ask the processor for an element of an array (n,), which may be outside of it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        where = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
-        builder.call(prefetch, [where, number(0), number(3), number(1)])  # to read, to keep, data
-        return context.get_dummy_value()
-
-    return numba.void(array, _index), generate
-
-
-@_associative
-def gathered_products(
-    array: npt.NDArray[np.float32],
-    rows: npt.NDArray[np.int64],
-    units: npt.NDArray[np.float32],
-    out: npt.NDArray[np.float32],
-    squares: npt.NDArray[np.float32],
-) -> None:
-    """Compute products (m, n) of units (m, dim) with rows of an array, and the rows' squares (n,).
-
-    The caller has checked that the rows exist. Sums are added in any order.
-    """
-    width = array.shape[1]
-    flat = array.reshape(array.size)
-    for i in range(rows.size):
-        # Rows are far apart. The processor waits for several at a time if it is told of them.
-        if i + 4 < rows.size:
-            base = rows[i + 4] * width
-            for j in range(0, width, 16):
-                _prefetch(flat, base + j)
-        row = array[rows[i]]
-        for q in range(units.shape[0]):
-            unit = units[q]
-            total = np.float32(0)
-            for j in range(width):
-                total += row[j] * unit[j]
-            out[q, i] = total
-        if squares.size:
-            total = np.float32(0)
-            for j in range(width):
-                total += row[j] * row[j]
-            squares[i] = total

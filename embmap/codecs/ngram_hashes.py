@@ -40,7 +40,6 @@ _Plan = tuple[
     npt.NDArray[np.int64],
     npt.NDArray[np.int64],
 ]
-_OPERATIONS = 100  # for one start of n-grams of three to six code points
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,18 @@ def bucket_hashes(
 
     Returns the hashes (n-grams,) uint64, and the number of n-grams per word.
     """
-    jit = kernels.jit_for(_OPERATIONS * text.points.size)
-    if jit is not None:
-        compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-        compiled = jit.bucket_hashes(text.points, text.ends, min_n, max_n)
-        return compiled
+    kernel = kernels.find("bucket_hashes", text.points, text.ends, min_n, max_n)
+    if kernel is None:
+        return _bucket_hashes(text, min_n, max_n)
+    compiled: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+    compiled = kernel(text.points, text.ends, min_n, max_n)
+    return compiled
+
+
+@kernels.counted
+def _bucket_hashes(
+    text: Text, min_n: int, max_n: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     if text.ends.size == 1 and text.points.size <= _PLANNED:
         return _bucket_hashes_of_one(text.points, min_n, max_n)
     starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
@@ -184,12 +190,22 @@ def fasttext_hashes(
     Returns the hashes (n-grams,) uint32, and the number of n-grams per word.
     """
     data, offsets = _utf8(text)
-    jit = kernels.jit_for(_OPERATIONS * text.points.size)
-    if jit is not None:
-        compiled: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
-        compiled = jit.fasttext_hashes(data, offsets, text.ends, min_n, max_n)
-        return compiled
-    starts, sizes, per_word = ngram_bounds(text, min_n, max_n)
+    kernel = kernels.find("fasttext_hashes", data, offsets, text.ends, min_n, max_n)
+    if kernel is None:
+        return _fasttext_hashes(text, data, offsets, (min_n, max_n))
+    compiled: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+    compiled = kernel(data, offsets, text.ends, min_n, max_n)
+    return compiled
+
+
+@kernels.counted
+def _fasttext_hashes(
+    text: Text,
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    of: tuple[int, int],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    starts, sizes, per_word = ngram_bounds(text, *of)
     extended = data.view(np.int8).astype(np.uint32)
     hashes = np.full(starts.size, FNV32_BASIS, np.uint32)
     begins = offsets[starts]

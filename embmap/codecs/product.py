@@ -89,17 +89,24 @@ def table_sums(
     if k < 256 and codes.size and int(codes.max()) >= k:
         raise IndexError(f"a code is {int(codes.max())}, but there are {k} centroids")
     sums = np.zeros((n, len(codes)), np.float32)
-    jit = kernels.jit_for(n * codes.size)
-    if jit is not None:
-        jit.table_sums(codes, tables, sums)
-        return sums
+    kernel = kernels.find("table_sums", codes, tables, sums)
+    if kernel is None:
+        _add_entries(codes, tables, sums)
+    else:
+        kernel(codes, tables, sums)
+    return sums
+
+
+@kernels.counted
+def _add_entries(
+    codes: npt.NDArray[np.uint8], tables: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]
+) -> None:
     for start in range(0, len(codes), _SUMMED_ROWS):
         columns = codes[start : start + _SUMMED_ROWS].T.astype(np.intp, order="C")
         entries = np.empty(columns.shape[1], np.float32)
         for table, out in zip(tables, sums[:, start : start + _SUMMED_ROWS], strict=True):
             for column, choices in zip(columns, table, strict=True):
                 out += choices.take(column, out=entries, mode="clip")
-    return sums
 
 
 @lru_cache(16)

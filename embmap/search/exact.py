@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs import kernels
 from embmap.codecs.products import multiply
-from embmap.search.lengths import lengths_of, measure_lengths
+from embmap.search.lengths import measure_lengths
 from embmap.search.queries import Metric
 from embmap.search.ranking import Count, Ranking
 from embmap.threads import in_parallel, n_threads
@@ -29,8 +28,6 @@ __all__ = ["ExactSearch", "LeftOut", "find_places", "share_out"]
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
 _SCATTERED = 5  # gathering a row takes as long as comparing about as many rows that lie together
-_IN_PLACE = 4  # with more queries, BLAS multiplies gathered rows sooner than a loop where they lie
-_SAVED = 16  # numbers that such a loop saves as much time for as one operation of numpy takes
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
@@ -136,7 +133,8 @@ class ExactSearch:
             per_block = max(_SCORES // m, 64)
         elif isinstance(matrix, Selected):
             per_block = max(_SCORES // (4 * m), 64)
-        per_block, spans = share_out(n_rows, per_block, n_rows * matrix.shape[1] * m)
+        n_numbers = n_rows * matrix.shape[1] * m
+        per_block, spans = share_out(n_rows, per_block, n_numbers, cut=matrix.random_access)
 
         def work(span: tuple[int, int]) -> None:
             with np.errstate(all="ignore"):  # rows that overflow are scored again
@@ -192,17 +190,9 @@ class _DenseScan:
     def _gather(
         self, matrix: Selected, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Do the same where rows lie, or in pieces, which are gathered into the same memory."""
+        """Do the same in pieces, which are gathered into the same memory."""
         dtype = self._units.dtype
         products = np.empty((len(self._units), stop - start), dtype)
-        mapped = matrix.mapped_rows(start, stop) if len(self._units) <= _IN_PLACE else None
-        if mapped is not None and mapped[0].dtype == dtype == np.float32:
-            array, rows = mapped
-            jit = kernels.jit_for(products.size * array.shape[1] // _SAVED)
-            if jit is not None and array.flags.aligned and array.flags.c_contiguous:
-                squares = np.empty(rows.size if measure else 0, dtype)
-                jit.gathered_products(array, rows, self._units, products, squares)
-                return products, lengths_of(squares, lambda i: array[rows[i]]) if measure else None
         lengths = np.empty(stop - start, dtype) if measure else None
         row_nbytes = max(matrix.shape[1] * dtype.itemsize, 1)
         n = min(max(_GATHERED_NBYTES // row_nbytes, 16), stop - start)
@@ -271,15 +261,18 @@ def find_places(
     return places[np.isin(rows[places], chosen, kind="sort")]
 
 
-def share_out(n_rows: int, most: int, n_numbers: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return how many rows to compare at a time, at most some, and ranges of rows for threads.
+def share_out(
+    n_rows: int, most: int, n_numbers: int, *, cut: bool = True
+) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many rows to compare at a time, and ranges of rows for threads.
 
-    There is one range if starting a thread takes longer than it saves.
+    It is `most`, or fewer if each thread then has some, unless this must not `cut` chunks. There is
+    one range if starting a thread takes longer than it saves.
     """
     n = n_threads() if n_numbers >= _PARALLEL else 1
     if n == 1:
         return most, [(0, n_rows)] if n_rows else []
-    per_block = min(most, -(-n_rows // (2 * n)))
+    per_block = min(most, -(-n_rows // (2 * n))) if cut else most
     n_blocks = -(-n_rows // per_block)
     n = min(4 * n, n_blocks)
     bounds = [n_blocks * i // n * per_block for i in range(n)]

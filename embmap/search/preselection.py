@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from embmap.codecs import kernels
 from embmap.errors import StaleIndexError
-from embmap.search.exact import LeftOut, find_places, share_out
+from embmap.search.exact import ExactSearch, LeftOut, find_places, share_out
 from embmap.search.queries import Metric
 from embmap.search.ranking import Ranking
-from embmap.search.sketch import Asked
+from embmap.search.sketch import Asked, sample_arguments
 from embmap.search.sketch_file import SketchFile, SketchSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix
@@ -25,7 +25,6 @@ _FEWEST = 1 << 20  # numbers that a plain scan compares in less time than a sket
 _SHARE = 512  # with one of fewer rows in the answer, a plain scan costs less
 _IN_DOUBT = 64  # with one of fewer rows in doubt, the same
 _MOST_QUERIES = 4  # more share a plain scan, whose products BLAS computes together
-_SAVED = 64  # numbers for which a plain scan takes as much longer as one operation of numpy
 _SHORTER = 4  # codes are compared in the time of a quarter as many numbers of float32
 _BLOCK = 1 << 16  # scores of a block
 _COPIED_NBYTES = 1 << 21  # codes gathered or read at a time, which stay in the cache
@@ -86,11 +85,11 @@ class Preselection(Ranking):
 
 
 class SketchSearch:
-    """Searches the first `n_rows` rows of a matrix by a sketch, where that saves time."""
+    """Searches as another search does, by a sketch where that saves time."""
 
-    def __init__(self, matrix: Matrix, n_rows: int, source: SketchSource) -> None:
+    def __init__(self, search: ExactSearch, matrix: Matrix, source: SketchSource) -> None:
+        self._search = search
         self._matrix = matrix
-        self._n_rows = n_rows
         self._source = source
 
     def nearest(
@@ -101,27 +100,39 @@ class SketchSearch:
         excluded: Sequence[npt.NDArray[np.int64]] | None = None,
         *,
         among: npt.NDArray[np.int64] | None = None,
-    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] | None:
-        """Return what :meth:`ExactSearch.nearest` returns; None if a plain scan should answer."""
-        size = self._n_rows if among is None else among.size
-        n_numbers = size * self._matrix.shape[1] * len(queries)
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Return what :meth:`ExactSearch.nearest` returns."""
+        size = self._source.n_rows if among is None else among.size
         few = 0 < n * _SHARE <= size and len(queries) <= _MOST_QUERIES
-        if not few or n_numbers < _FEWEST or not self._source.exists():
+        n_numbers = size * self._matrix.shape[1] * len(queries)
+        search = self._search.nearest
+        if few and n_numbers >= _FEWEST and self._source.exists():
+            kernel = kernels.find("code_bounds", *sample_arguments(self._matrix.dtype))
+            if kernel is None:
+                search = kernels.counted(search)
+            else:
+                ranking = Preselection(_selected(self._matrix, among), queries, n, metric)
+                found = self._preselected(ranking, kernel, excluded, among)
+                if found is not None:
+                    return found
+        return search(queries, n, metric, excluded, among=among)
+
+    def _preselected(
+        self,
+        ranking: Preselection,
+        kernel: Any,
+        excluded: Sequence[npt.NDArray[np.int64]] | None,
+        among: npt.NDArray[np.int64] | None,
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] | None:
+        """Return the answers by the sketch; None if it is not valid or leaves many in doubt."""
+        sketch = self._source.file()
+        if sketch is None:
             return None
-        jit = kernels.jit_for(n_numbers // _SAVED)
-        if jit is None:
-            return None
+        rows: npt.NDArray[np.int64] | range = range(self._source.n_rows)
+        if among is not None:
+            rows, excluded = among, [find_places(among, each) for each in excluded or ()]
         try:
-            sketch = self._source.file()
-            if sketch is None:
-                return None
-            rows: npt.NDArray[np.int64] | range = range(size)
-            matrix = self._matrix
-            if among is not None:
-                rows, matrix = among, Selected(matrix, among)
-                excluded = [find_places(among, each) for each in excluded or ()] or None
-            ranking = Preselection(matrix, queries, n, metric)
-            _scan(ranking, sketch, rows, LeftOut(excluded or (), None), jit)
+            _scan(ranking, (sketch, rows), LeftOut(excluded or (), None), kernel)
             found = ranking.answers()
         except StaleIndexError as error:
             self._source.drop(error)
@@ -131,20 +142,24 @@ class SketchSearch:
         return [(among[local], scores) for local, scores in found]
 
 
+def _selected(matrix: Matrix, rows: npt.NDArray[np.int64] | None) -> Matrix:
+    return matrix if rows is None else Selected(matrix, rows)
+
+
 def _scan(
     ranking: Preselection,
-    sketch: SketchFile,
-    rows: npt.NDArray[np.int64] | range,
+    sketched: tuple[SketchFile, npt.NDArray[np.int64] | range],
     left_out: LeftOut,
-    jit: Any,
+    kernel: Any,
 ) -> None:
     """Let a ranking consider rows by the bounds of their scores."""
+    sketch, rows = sketched
     width = sketch.width
     asked = Asked.of(ranking.units, sketch.columns, width)
     in_place = isinstance(rows, range) and sketch.zero_copy
-    per_block = _BLOCK if in_place else max(_COPIED_NBYTES // width, 64)
+    most = _BLOCK if in_place else max(_COPIED_NBYTES // width, 64)
     n_numbers = len(rows) * width * len(asked.numbers) // _SHORTER
-    per_block, spans = share_out(len(rows), per_block, n_numbers)
+    per_block, spans = share_out(len(rows), most, n_numbers)
 
     def work(span: tuple[int, int]) -> None:
         with np.errstate(all="ignore"):
@@ -153,7 +168,7 @@ def _scan(
                     return
                 stop = min(start + per_block, span[1])
                 part = sketch.rows(rows[start:stop])
-                bounds = asked.bound(part, jit)
+                bounds = asked.bound(part, kernel)
                 near = ranking.find_near(bounds, part.lengths)
                 if not near.size:
                     continue

@@ -61,8 +61,8 @@ class Similarity:
         self._matrix = matrix
         shape = self.n_rows, matrix.shape[1]
         self.sketch = SketchSource(beside(sketch_file.SUFFIX), data, matrix, self.n_rows)
-        self._sketched = SketchSearch(matrix, self.n_rows, self.sketch)
         self._search = ExactSearch(matrix, self.n_rows)
+        self._sketched = SketchSearch(self._search, matrix, self.sketch)
         self._cut: tuple[int, ExactSearch] | None = None
         self._data = data
         self.approximate = ApproximateSource(beside(approximate.SUFFIX), data, shape)
@@ -78,10 +78,6 @@ class Similarity:
             proposed = self.approximate.index().candidates(units, n, excluded, among)
             if proposed is not None:
                 return self._ranked(self._search.scored(vectors, n, proposed))
-        if options.dim is None:
-            found = self._sketched.nearest(vectors, n, options.metric, excluded, among=among)
-            if found is not None:
-                return self._ranked(found)
         search = self._search_of(options.dim)
         return self._ranked(search.nearest(vectors, n, options.metric, excluded, among=among))
 
@@ -90,10 +86,10 @@ class Similarity:
         pair, rows = check_finite(file.batch([word, other])), file.find([word, other])
         return 1 + self._search.count_nearer(pair[0], pair[1], rows[rows >= 0])
 
-    def _search_of(self, dim: int | None) -> ExactSearch:
+    def _search_of(self, dim: int | None) -> ExactSearch | SketchSearch:
         """Return the search of the first `dim` columns; the last one is kept, with its lengths."""
         if dim is None:
-            return self._search
+            return self._sketched
         kept = self._cut
         if kept is None or kept[0] != dim:
             kept = self._cut = dim, ExactSearch(self._matrix, self.n_rows, dim)

@@ -18,7 +18,16 @@ import numpy.typing as npt
 from embmap.codecs.products import vecdot
 from embmap.search.lengths import HIGH, LOW, measure_lengths
 
-__all__ = ["MOST_COLUMNS", "Asked", "Columns", "Rows", "encode", "find_wrong", "measure_columns"]
+__all__ = [
+    "MOST_COLUMNS",
+    "Asked",
+    "Columns",
+    "Rows",
+    "encode",
+    "find_wrong",
+    "measure_columns",
+    "sample_arguments",
+]
 
 MOST_COLUMNS = 1 << 16  # sums of more products might not fit into 32 bits
 _HIGHEST = 127
@@ -44,6 +53,12 @@ class Rows(NamedTuple):
     scales: npt.NDArray[np.float32]
     errors: npt.NDArray[np.float32]
     lengths: npt.NDArray[Any]
+
+    def locked(self) -> Rows:
+        """Return the same arrays, read-only like views of a map: loops are compiled for either."""
+        for array in self:
+            array.flags.writeable = False
+        return self
 
 
 @dataclass(frozen=True)
@@ -73,22 +88,36 @@ class Asked:
         rests *= _HIGHEST * math.sqrt(dim) * (1 + _ROUNDING)
         return cls(numbers, steps, vecdot(units, columns.centers.astype(np.float64)), rests)
 
-    def bound(self, rows: Rows, jit: Any) -> npt.NDArray[Any]:
-        """Return upper bounds of the products (m, n), computed by the module of compiled loops.
+    def bound(self, rows: Rows, kernel: Any) -> npt.NDArray[Any]:
+        """Return upper bounds of the products (m, n), computed by the compiled `code_bounds`.
 
         They are infinite for rows that are compared exactly in any case, and NaN for rows that are
         not finite.
         """
-        bounds = np.empty((len(self.numbers), len(rows.codes)), rows.lengths.dtype)
-        terms = rows[1:], (self.steps, self.bases, self.rests), (LOW, HIGH)
-        jit.code_bounds(rows.codes, self.numbers, terms, bounds)
+        arguments = self._arguments(rows)
+        kernel(*arguments)
+        bounds: npt.NDArray[Any] = arguments[-1]
         return bounds
+
+    def _arguments(self, rows: Rows) -> tuple[Any, ...]:
+        """Return the arguments of `code_bounds`; the last one takes the bounds."""
+        terms = rows[1:], (self.steps, self.bases, self.rests), (LOW, HIGH)
+        shape = len(self.numbers), len(rows.codes)
+        return rows.codes, self.numbers, terms, np.empty(shape, rows.lengths.dtype)
 
     def errors(self, rows: Rows, chosen: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return how far the products of chosen rows may be below their bounds, halved: (m, n)."""
         rests = self.rests[:, np.newaxis].astype(rows.lengths.dtype)
         errors: npt.NDArray[Any] = rests * rows.scales[chosen] + rows.errors[chosen]
         return errors
+
+
+def sample_arguments(dtype: npt.DTypeLike) -> tuple[Any, ...]:
+    """Return arguments of the types that `code_bounds` is compiled for, for vectors of a type."""
+    columns = Columns(np.zeros(1, np.float32), np.ones(1, np.float32))
+    kinds = np.int8, np.float32, np.float32, np.result_type(dtype, np.float32)
+    rows = Rows(*(np.zeros(1 if i else (1, 16), kind) for i, kind in enumerate(kinds)))
+    return Asked.of(np.ones((1, 1)), columns, 16)._arguments(rows.locked())
 
 
 def measure_columns(rows: npt.NDArray[Any]) -> Columns:

@@ -169,7 +169,7 @@ class SketchFile:
             codes = self._codes[part]
         except (OSError, EmbmapError) as error:
             raise self._stale(str(error)) from error
-        return Rows(codes, self._scales[part], self._errors[part], self._lengths[part])
+        return Rows(codes, self._scales[part], self._errors[part], self._lengths[part]).locked()
 
     def check_all(self, matrix: Matrix) -> None:
         """Check every block against its checksum, and every bound against the rows themselves."""
@@ -192,7 +192,7 @@ class SketchSource:
         self.path = path
         self._data = data
         self._matrix = matrix
-        self._n_rows = n_rows
+        self.n_rows = n_rows
         self._file: SketchFile | None = None
         self._looked = False
         self._lock = process_lock()
@@ -214,7 +214,7 @@ class SketchSource:
 
     def build(self, path: Path, progress: Progress | None) -> None:
         """Write a sketch, and search with it from now on."""
-        build_sketch(path, self._data, self._matrix, self._n_rows, progress=progress)
+        build_sketch(path, self._data, self._matrix, self.n_rows, progress=progress)
         self.use(path)
 
     def check_all(self) -> None:
@@ -227,7 +227,7 @@ class SketchSource:
         self._file, self._looked = self._opened(path), True
 
     def _opened(self, path: Path) -> SketchFile:
-        shape = self._n_rows, self._matrix.shape[1]
+        shape = self.n_rows, self._matrix.shape[1]
         return SketchFile(path, self._data, shape, _dtype_of_lengths(self._matrix))
 
     def drop(self, error: StaleIndexError) -> None:

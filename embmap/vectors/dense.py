@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.io.mapping import ByteSource
+from embmap.vectors.gathering import gather_rows
 from embmap.vectors.matrix import BLOCK_NBYTES, Matrix, Rows
 
 __all__ = ["DenseMatrix", "MappedMatrix", "ReadMatrix", "dense_matrix"]
@@ -77,11 +78,7 @@ class MappedMatrix(DenseMatrix):
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
-        if self._array.flags.aligned:
-            # The rows exist; with mode="raise", take would buffer its output.
-            np.take(self._array, rows, axis=0, out=out, mode="clip")
-        else:  # take would first copy the whole matrix to align it
-            out[...] = self._array[rows]
+        gather_rows(self._array, rows, out)
 
 
 class ReadMatrix(DenseMatrix):

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs import kernels
-from embmap.codecs.products import vecdot
 from embmap.vectors.matrix import Matrix
 
 __all__ = ["normalize", "segment_sums"]
 
 _BLOCK_NBYTES = 1 << 20
+_FEW = 16
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -23,10 +23,11 @@ def segment_sums(
     """Return the sums (groups, columns) of consecutive groups of `counts` rows each."""
     array = matrix.mapped()
     if array is not None and array.dtype == np.float32 and array.flags.aligned:
-        jit = kernels.jit_for(rows.size * array.shape[1])
-        if jit is not None:
-            sums: npt.NDArray[Any] = jit.segment_sums(array, rows, counts)
+        kernel = kernels.find("segment_sums", array, rows, counts)
+        if kernel is not None:
+            sums: npt.NDArray[Any] = kernel(array, rows, counts)
             return sums
+        return kernels.counted(_segment_sums)(matrix, rows, counts)
     return _segment_sums(matrix, rows, counts)
 
 
@@ -61,9 +62,12 @@ def _segment_sums(
 @np.errstate(over="ignore", invalid="ignore")  # as above
 def normalize(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Scale rows to unit length, in place, and return the lengths; rows of zeros stay zeros."""
-    # The squares of large and small float32 numbers need float64.
-    squares = vecdot(vectors, vectors, dtype=np.float64)
-    lengths: npt.NDArray[Any] = np.sqrt(squares).astype(vectors.dtype)
+    # The squares of large and small float32 numbers need float64. They are added in their order, a
+    # column of all vectors at a time. For few columns, numpy would add pairs first.
+    squares = np.square(vectors.T, dtype=np.float64, order="C")
+    few = squares.size > 0 and len(vectors) < _FEW
+    totals = squares.cumsum(axis=0)[-1] if few else np.add.reduce(squares, axis=0)
+    lengths: npt.NDArray[Any] = np.sqrt(totals).astype(vectors.dtype)
     # A row of zeros is divided by the smallest number instead of by 0.
     vectors /= np.maximum(lengths, _TINY)[:, np.newaxis]
     return lengths

@@ -39,6 +39,9 @@ _BLOCK = 1 << 15
 class RowFinder:
     """Finds the rows of words; threads and forked children may share one.
 
+    `find_in_index` is the ``find`` of the index that answers now, None without one. Code in which
+    nanoseconds count calls it; a call of :meth:`find_row` in between would cost a noticeable part.
+
     A look-up in an index takes no lock. The lock is for the steps between indexes, so that threads
     that ask first at the same time build one index.
     """
@@ -54,6 +57,7 @@ class RowFinder:
         # Data between words would make scans as long as the file.
         self._scans_left = SCANS if records.n > BUILD_AT_ONCE and not records.end else 0
         self._index: WordIndex | None = None
+        self.find_in_index: Callable[[str], int] | None = None
         self._starts: npt.NDArray[Any] | None = None
         self._lock = source.lock
         if source.required:  # an index that does not match is an error when the file is opened
@@ -97,11 +101,10 @@ class RowFinder:
         return starts[first : last + 1].astype(np.int64)
 
     def find_row(self, word: str) -> int:
-        """Return the first row of a word, or -1.
-
-        Once there is an index, an attribute with its ``find`` hides this method: a call between
-        ``f[word]`` and the index would be a noticeable part of the time that a look-up takes.
-        """
+        """Return the first row of a word, or -1."""
+        find = self.find_in_index
+        if find is not None:
+            return find(word)
         with self._lock:
             index = self._current_index()
             if index is None:
@@ -144,7 +147,7 @@ class RowFinder:
                 index.confirm = self._weak_confirm()
             self._index = index
             self._starts = index.starts
-            self.find_row = index.find  # type: ignore[method-assign]
+            self.find_in_index = index.find
 
     def _any_index(self) -> WordIndex:
         """Return the index; if there is no index yet, build one in memory."""
@@ -195,8 +198,7 @@ class RowFinder:
         with self._lock:
             if self._index is index:  # else another thread has dropped it
                 self.source.drop(error)
-                self._index = self._starts = None
-                del self.find_row  # the method again
+                self._index = self._starts = self.find_in_index = None
 
     def _scan_for(self, word: str) -> int:
         """Find a word by comparing lengths, then letters, block by block."""

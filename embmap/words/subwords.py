@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
 from embmap.codecs.ngram_hashes import (
     Text,
     bucket_hashes,
@@ -23,6 +24,7 @@ from embmap.codecs.ngram_hashes import (
 )
 from embmap.errors import FormatError, UnsupportedError
 from embmap.io.mapping import BytesFile
+from embmap.threads import in_parallel, n_threads
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
 from embmap.words.vocabulary import Vocabulary
@@ -38,6 +40,8 @@ __all__ = [
 Buckets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _MOST_LETTERS = 1 << 23  # in all n-grams of a word; a word of half a million letters has as many
 _BATCH_NGRAMS = 1 << 19
+_WORTH_A_THREAD = 100  # words that are composed in a tenth of a millisecond or more
+_EXAMPLES = (*vars(Text.of(["<>"])).values(), 0, (1, 1, 0, 1), np.empty((1, 1), np.float32))
 
 
 class SubwordIndexer(ABC):
@@ -191,6 +195,55 @@ class BucketIndexer(SubwordIndexer):
             raise ValueError(f"exponent must be 0 to 63, not {exponent}")
         self.exponent = exponent
         self.n_buckets = 1 << exponent
+
+    def compose(
+        self, words: Sequence[str], array: npt.NDArray[np.float32], first_row: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]] | None:
+        """Return the sums of the words' rows, scaled to unit length, and which words have rows.
+
+        Parameters
+        ----------
+        words : sequence of str
+            The words, without brackets.
+        array : numpy.ndarray
+            Shape (rows, dim), float32: all rows.
+        first_row : int
+            The row of the first bucket; `array` has a row for every bucket.
+
+        Returns
+        -------
+        vectors : numpy.ndarray
+            Shape (n, dim), float32; zeros for words without rows.
+        known : numpy.ndarray
+            Shape (n,), bool.
+
+        None is returned if there is no compiled loop for this at present.
+        """
+        of = self.min_n, self.max_n, first_row, self.n_buckets
+        kernel = kernels.find("compose", *_EXAMPLES, array)
+        if kernel is None:
+            return None
+        if words:
+            self._count(max(words, key=len))  # no word has too many n-grams
+        between = self.eow + self.bow
+        bracketed = f"{self.bow}{between.join(words)}{self.eow}"
+        # A lone surrogate has no UTF-32 to hash.
+        points = np.frombuffer(bracketed.encode("utf-32-le", "replace"), "<u4")
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        lengths += len(between)
+        ends = lengths.cumsum()
+        vectors = np.zeros((len(words), array.shape[1]), np.float32)
+        known = lengths >= self.min_n
+        if len(words) <= _WORTH_A_THREAD:
+            kernel(points, ends, 0, of, vectors, array)
+            return vectors, known
+
+        def work(part: slice) -> None:
+            kernel(points, ends[: part.stop], part.start, of, vectors[part], array)
+
+        share = max(-(-len(words) // n_threads()), _WORTH_A_THREAD)
+        in_parallel(work, [slice(i, i + share) for i in range(0, len(words), share)])
+        return vectors, known
 
     def _buckets(self, bracketed: list[str]) -> Buckets:
         hashes, counts = bucket_hashes(Text.of(bracketed), self.min_n, self.max_n)

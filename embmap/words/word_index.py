@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from embmap.codecs import kernels
 from embmap.errors import UnsupportedError
 from embmap.io.mapping import ByteSource, expand_ranges
 from embmap.words.records import Records
@@ -29,6 +30,7 @@ EMPTY = 0xFFFFFFFF
 
 _BLOCK = 1 << 15  # words hashed at a time: their bytes stay in the second-level cache
 _MOST_LETTERS = 1 << 21  # bytes of words that are compared at a time
+_LONG = -2  # what the compiled loop gives for words that it does not hash
 _SHORT = 16  # words up to this many bytes are gathered as one array
 
 
@@ -44,12 +46,14 @@ class WordIndex:
     __slots__ = (
         "_fetch",
         "_file",
+        "_geometry",
         "_mask",
         "_offset",
         "_prefixes",
         "_slots",
         "_starts",
         "_suffix",
+        "_whole",
         "confirm",
         "records",
         "slots",
@@ -74,6 +78,11 @@ class WordIndex:
         self._offset = records.offset
         self._suffix = records.offset - records.suffix
         self._prefixes = _prefixes(records.prefix)
+        self._whole = file.array(0, np.uint8, file.nbytes) if file.zero_copy else None
+        self._geometry = (
+            *(records.n, records.offset, records.limit),
+            *(records.prefix, records.suffix),
+        )
         # Items of a memoryview are Python ints at half the price of numpy's.
         self._slots = slots.data
         self._starts = starts.data
@@ -123,11 +132,12 @@ class WordIndex:
         """Return the first row of a word; -1, or what `confirm` gives, if it is not found."""
         try:
             data = word.encode()
+            # Comparing the length before the word keeps a part of another word from matching.
+            record = self._prefixes[len(data)] + data
         except UnicodeEncodeError:  # a lone surrogate has no UTF-8
             return -1
-        # Comparing the length before the word as well keeps a part of another word from matching.
-        length = len(data)
-        record = (self._prefixes[length] if length < 256 else self._prefix(length)) + data
+        except IndexError:
+            record = self._prefix(len(data)) + data
         slots = self._slots
         starts = self._starts
         slot = xxh3_64_intdigest(data) & self._mask
@@ -164,17 +174,35 @@ class WordIndex:
         """Return the first rows of many words: (n,) int64, -1 for words that are not found."""
         n = len(words)
         try:
-            # All words are encoded and split at once, unless one of them contains the separator.
+            # All words are encoded at once.
             joined = "\0".join(words).encode()
-            encoded = joined.split(b"\0")
-            if len(joined) > _MOST_LETTERS and n > 1:  # bounds the memory for words of any length
-                halves = (words[: n // 2], words[n // 2 :])
-                return np.concatenate([self.find_many(half) for half in halves])
-            if len(encoded) != n:
-                encoded = list(map(str.encode, words))
-                joined = b"\0".join(encoded)
         except UnicodeEncodeError:
             return np.fromiter(map(self.find, words), np.int64, n)
+        if len(joined) > _MOST_LETTERS and n > 1:  # bounds the memory for words of any length
+            halves = (words[: n // 2], words[n // 2 :])
+            return np.concatenate([self.find_many(half) for half in halves])
+        whole = joined.count(0) == n - 1  # no word contains the separator
+        if whole and self._file.zero_copy:
+            letters = np.frombuffer(joined + bytes(8), np.uint8)
+            rows = np.empty(n, np.int64)
+            arguments = letters, self._whole, self.slots, self.starts, self.n_slots, self._geometry
+            kernel = kernels.find("find_rows", *arguments, rows)
+            if kernel is not None:
+                kernel(*arguments, rows)
+                for i in np.flatnonzero(rows == _LONG).tolist():
+                    rows[i] = self.find(words[i])
+                return rows
+        if whole:
+            encoded = joined.split(b"\0")
+        else:
+            encoded = list(map(str.encode, words))
+            joined = b"\0".join(encoded)
+        return self._find_encoded(encoded, joined)
+
+    @kernels.counted
+    def _find_encoded(self, encoded: list[bytes], joined: bytes) -> npt.NDArray[np.int64]:
+        """Return the rows of words, which are given one by one and with a NUL between them."""
+        n = len(encoded)
         rows = np.full(n, -1, np.int64)
         hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, n)
         slots = (hashes & np.uint64(self._mask)).view(np.int64)
@@ -210,7 +238,8 @@ class WordIndex:
         begins = self.starts[rows].astype(np.int64) + (self.records.offset + prefix)
         ends = self.starts[rows + 1].astype(np.int64) + (self.records.offset - suffix)
         equal &= ends - begins == lengths
-        equal &= ends <= self.records.limit
+        # In a forged index starts may be any numbers, whose sums may wrap.
+        equal &= (prefix <= begins) & (begins <= ends) & (ends <= self.records.limit)
         if prefix:
             equal &= lengths < 1 << 8 * prefix
         same = np.flatnonzero(equal)

@@ -48,7 +48,7 @@ def test_the_compiled_affine_loop_has_no_fused_operation(monkeypatch):
     import numba
 
     monkeypatch.setattr(kernels, "CHOICE", "numba")
-    kernel = numba.njit(kernels.jit_for(1).decode_affine.py_func)  # what is cached shows no code
+    kernel = numba.njit(kernels.find("decode_affine").py_func)  # what is cached shows no code
     out = np.empty(9, np.float32)
     kernel(np.zeros(9, np.uint8), np.float32(1), np.float32(0), out)
     (assembly,) = kernel.inspect_asm().values()
@@ -65,7 +65,6 @@ def test_both_kernels_decode_affine_codes_alike(scale, minimum, data):
     with pytest.MonkeyPatch.context() as patch:
         for choice in ("numpy", "numba"):
             patch.setattr(kernels, "CHOICE", choice)
-            patch.setattr(kernels, "_jit", None)
             answers.append(decode_affine(codes, scale, minimum))
     assert np.array_equal(*answers, equal_nan=True)
 

@@ -128,7 +128,6 @@ def test_any_words_are_decoded_alike_by_both_kernels(seed, n_groups, n):
     with pytest.MonkeyPatch.context() as patch:
         for choice in ("numpy", "numba") if HAS_NUMBA else ("numpy",):
             patch.setattr(kernels, "CHOICE", choice)
-            patch.setattr(kernels, "_jit", None)
             decodes_like_the_reference(*groups, n)
 
 

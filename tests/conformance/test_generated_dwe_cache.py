@@ -227,7 +227,6 @@ def test_both_kernels_and_both_layouts_read_what_was_encoded(
         for choice in ("numpy", "numba"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(kernels, "CHOICE", choice)
-                patch.setattr(kernels, "_jit", None)
                 with embmap.open(path, backend="mmap" if seed % 2 else "read") as f:
                     same(
                         np.asarray(f.vectors),

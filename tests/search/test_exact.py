@@ -279,7 +279,6 @@ def test_quantized_rows_are_searched_by_their_codes(
     if kernel == "numba":
         pytest.importorskip("numba", reason="numba is not installed")
     monkeypatch.setattr(kernels, "CHOICE", kernel)
-    monkeypatch.setattr(kernels, "_jit", None)
     turned = {None: None, "rotation": rotation(12), "any": RNG.standard_normal((12, 12))}
     quantized = Quantized(
         RNG.integers(0, k, (600, 4), np.uint8),
@@ -354,7 +353,6 @@ def test_table_sums_are_the_same_compiled_and_not(monkeypatch):
     sums = []
     for choice in ("numpy", "numba"):
         monkeypatch.setattr(kernels, "CHOICE", choice)
-        monkeypatch.setattr(kernels, "_jit", None)
         sums.append(product.table_sums(codes, tables))
     assert np.array_equal(*sums)
     expected = tables[:, np.arange(9), codes].astype("f8").sum(axis=2)
@@ -630,7 +628,6 @@ def test_numbers_at_the_ends_of_float64_are_ranked_exactly(tmp_path, numbers, me
 @pytest.mark.parametrize("kernel", ["numpy", "numba"])
 def test_scattered_rows_are_compared_where_they_lie(tmp_path, small_blocks, monkeypatch, kernel):
     monkeypatch.setattr(kernels, "CHOICE", kernel)
-    monkeypatch.setattr(kernels, "_jit", None)
     rows = RNG.standard_normal((1000, 37)).astype("f4")
     rows[::20] *= np.float32(1e-30)
     rows[5::20] *= np.float32(1e25)

@@ -137,7 +137,6 @@ def test_a_sketch_that_leaves_too_many_rows_in_doubt_is_not_used(tmp_path, settl
 def test_numpy_searches_without_the_sketch(tmp_path, settled, monkeypatch):
     sketched, plain = pair(tmp_path, rows_like_words(3000))
     monkeypatch.setattr(kernels, "CHOICE", "numpy")
-    monkeypatch.setattr(kernels, "_jit", None)
     assert sketched.most_similar("w5") == plain.most_similar("w5")
     assert sketched.most_similar("w5", dim=4) == plain.most_similar("w5", dim=4)
     assert not settled

@@ -12,7 +12,7 @@ from embmap.io.mapping import BytesFile
 from embmap.subwords import BucketIndexer, ExplicitIndexer, FastTextIndexer, FloretIndexer
 from embmap.vectors.dense import dense_matrix
 from embmap.vectors.segments import segment_sums
-from tests.kernels import HAS_NUMBA, needs_numba
+from tests.kernels import needs_numba
 from tests.reference import finalfusion as reference
 
 WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=6)
@@ -76,7 +76,6 @@ def test_both_kernels_sum_to_the_same_bits(monkeypatch):
     sums = []
     for choice in ("numpy", "numba"):
         monkeypatch.setattr(kernels, "CHOICE", choice)
-        monkeypatch.setattr(kernels, "_jit", None)
         sums.append(segment_sums(matrix, rows, counts))
     assert np.array_equal(*sums)
 
@@ -171,44 +170,36 @@ def test_a_surrogate_is_hashed_as_its_replacement():
     assert np.array_equal(BucketIndexer().buckets(["\ud800"])[0], BucketIndexer().buckets(["?"])[0])
 
 
-def test_numba_is_loaded_only_when_it_pays(monkeypatch):
-    monkeypatch.setattr(kernels, "CHOICE", "")
-    monkeypatch.setattr(kernels, "_jit", None)
-    monkeypatch.setattr(kernels, "_done", 0)
-    assert kernels.jit_for(1000) is None
-    loaded = kernels.jit_for(10**9)
-    assert (loaded is not None) == HAS_NUMBA
-
-
-def test_a_kernel_that_does_not_exist_is_refused(monkeypatch):
-    monkeypatch.setattr(kernels, "CHOICE", "fortran")
-    monkeypatch.setattr(kernels, "_jit", None)
-    with pytest.raises(ValueError, match="fortran"):
-        kernels.jit_for(1)
-
-
 @needs_numba
-def test_kernels_compile_where_no_cache_can_be_written(monkeypatch):
-    import numba
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.text(max_size=12), min_size=1, max_size=6),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+)
+def test_one_loop_composes_what_the_steps_compose(tmp_path_factory, words, lengths, seed):
+    indexer = BucketIndexer(*lengths, 4)
+    rows = np.random.default_rng(seed).standard_normal((17, 21)).astype("f4")
+    rows[seed % 16 + 1] = [1e38, 1e-38, 0, np.inf, np.nan, -1, 3e-45][seed % 7]
+    path = tmp_path_factory.getbasetemp() / "composed.fifu"
+    embmap.finalfusion.write(path, ["\0known"], rows, subwords=indexer)
+    composed = []
+    for choice in ("numpy", "numba"):
+        with pytest.MonkeyPatch.context() as patch, embmap.open(path) as file:
+            patch.setattr(kernels, "CHOICE", choice)
+            patch.setattr("embmap.words.subwords._WORTH_A_THREAD", 2)
+            batch = file.batch(words, missing="zero")
+            for word, vector in zip(words, batch, strict=True):
+                single = file.get(word)
+                assert np.array_equal(0 * vector if single is None else single, vector, True) or (
+                    single is None and not vector.any()
+                )
+            composed.append(batch)
+    assert np.array_equal(*composed, equal_nan=True)
 
-    from embmap.codecs import jit
 
-    whole = numba.njit
-
-    def refuse(function, *, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return whole(function, **options)
-
-    monkeypatch.setattr(numba, "njit", refuse)
-    assert jit._compiled(lambda x: x + 1)(2) == 3
-
-
-def test_insisting_on_numba_without_it_names_the_extra(monkeypatch):
-    monkeypatch.setattr(kernels, "CHOICE", "numba")
-    monkeypatch.setattr(kernels, "_jit", None)
-    monkeypatch.setattr(kernels, "_failed", False)
-    monkeypatch.setitem(__import__("sys").modules, "embmap.codecs.jit", None)
-    monkeypatch.delattr("embmap.codecs.jit", raising=False)
-    with pytest.raises(ImportError, match=r"embmap\[jit\]"):
-        kernels.jit_for(1)
+def test_composed_words_with_too_many_ngrams_are_refused(kernel, tmp_path):
+    indexer = BucketIndexer(1, 2**32 - 1, 2)
+    path = embmap.finalfusion.write(tmp_path / "a.fifu", ["w"], np.eye(5)[:, :3], subwords=indexer)
+    with embmap.open(path) as file, pytest.raises(embmap.UnsupportedError, match="too many"):
+        file.batch(["a", "x" * 3000])

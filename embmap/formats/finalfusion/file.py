@@ -229,6 +229,13 @@ class FinalfusionFile(EmbeddingFile):
         return segment_sums(matrix, rows, counts), counts > 0
 
     def _compose(self, words: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        indexer = self._subwords
+        if isinstance(indexer, BucketIndexer):
+            array = self._stored_vectors().mapped()
+            if array is not None and array.dtype == np.float32 and array.flags.aligned:
+                composed = indexer.compose(words, array, self._words.records.n)
+                if composed is not None:
+                    return composed
         vectors, known = self._sums(words)
         if known.any():
             normalize(vectors)
