@@ -32,12 +32,13 @@ __all__ = [
 hold_for_forks(global_compiler_lock)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function when it is first called."""
+    options |= {"nogil": True, "error_model": "numpy"}
     try:
-        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
+        return numba.njit(function, cache=True, **options)
     except RuntimeError:  # there is no folder for the cache: each process compiles again
-        return numba.njit(function, nogil=True, error_model="numpy")
+        return numba.njit(function, **options)
 
 
 def prepare(function: Any, arguments: tuple[Any, ...]) -> None:
