@@ -125,6 +125,8 @@ _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
 _SEARCHES = {"finalfusion": 0.9, "gensim": 0.9, "one product": 0.9}
 _SOME = {"all words": 0.25}
+_PLAIN = {'access="normal"': 0.2}
+_READ = 10 + 4096 / 1200  # ten bytes for each byte of a row, and a page
 ROWS = (
     Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
@@ -192,6 +194,15 @@ ROWS = (
     Row("… 5 %, with FILE.sketch", "most similar, some", "embmap, sketch"),
     Row("… quantized, numpy", "most similar, quantized", "embmap, numpy"),
     Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
+    Row("one row, not in memory", "cold, one row", "embmap", ratios=_PLAIN),
+    Row("… bytes read", "cold, one row", "embmap", limit=16384, value="row_nbytes"),
+    Row("5000 rows, not in memory", "cold, rows", "embmap", ratios=_PLAIN, any_size=False),
+    Row("… read per byte", "cold, rows", "embmap", limit=_READ, value="ratio_read"),
+    Row("5000 words, not in memory", "cold, words", "embmap", ratios=_PLAIN, any_size=False),
+    Row("… read per byte", "cold, words", "embmap", limit=_READ, value="ratio_read"),
+    Row("first look-up, not in memory", "cold, first look-up", "embmap", ratios=_PLAIN),
+    Row("… pages read", "cold, first look-up", "embmap", limit=6, value="pages"),
+    Row("all rows, not in memory", "cold, pass", "embmap", ratios={'access="sequential"': 1.1}),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
     Row("… peak memory over import", "text", "embmap", value="peak_nbytes"),
 )
@@ -291,7 +302,19 @@ def share(value: float) -> str:
     return f"{_digits(100 * value)} %"
 
 
-_SHOWN = {"seconds": seconds, "symbols": rate, "share": share, "bytes": megabytes}
+def count(value: float) -> str:
+    """Return a number without a unit."""
+    return _digits(value)
+
+
+_SHOWN = {
+    "ratio": count,
+    "pages": count,
+    "seconds": seconds,
+    "symbols": rate,
+    "share": share,
+    "bytes": megabytes,
+}
 
 
 def factor(theirs: float, ours: float) -> str:
@@ -314,8 +337,8 @@ def describe_run(results: Sequence[Mapping[str, Any]], n_words: int, command: st
     )
     return (
         f"`{command}`: files of {n_words:,} words of 300 dimensions, CVC files of {n_words // 2:,} "
-        f"rows of 256, DWE files of {walks}, all in the page cache; medians, {len(results)} x "
-        "over.\n"
+        f"rows of 256, DWE files of {walks}, all in the page cache unless a row says "
+        f"otherwise; medians, {len(results)} x over.\n"
         f"{cpu.get('brand_raw', about['machine'])}, {cpu.get('count', '?')} cores, "
         f"{about['system']} {about['machine']}; {versions}."
     )

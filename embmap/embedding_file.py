@@ -429,7 +429,7 @@ class EmbeddingFile(Embeddings):
         return build_word_index(self._indexed_vocabularies(), self.path, path, progress)
 
     def prefetch(self, rows: npt.ArrayLike | None = None) -> None:
-        """Ask the operating system to read vectors ahead; returns at once.
+        """Ask the operating system to read vectors ahead, as batches do; waits for none of them.
 
         Parameters
         ----------

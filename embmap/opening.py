@@ -23,7 +23,7 @@ def open(
     format: str | None = None,
     layout: str | None = None,
     backend: Backend = "mmap",
-    access: Access = "normal",
+    access: Access = "auto",
     index: IndexChoice = "auto",
     vocab: str | os.PathLike[str] | Sequence[str] | None = None,
 ) -> EmbeddingFile:
@@ -43,8 +43,11 @@ def open(
         and files that others may truncate. "cached" copies them only if the system has them in
         memory (on Linux), which suits event loops. It raises a BlockingIOError for all others; a
         thread calls ``load()`` of that error before the loop tries again.
-    access : {"normal", "random", "sequential", "willneed"}
-        How the file will be read: advice to the operating system.
+    access : {"auto", "normal", "sequential"}
+        What is read from a disk before it is needed. "auto" reads the pages of single rows, all
+        pages of a batch at once, and ahead of slices, blocks and searches. "normal" leaves this to
+        the operating system, which may read megabytes for a row. "sequential" reads far ahead of
+        everything; it suits single rows that are looked up in the order of the file.
     index : {"auto", "memory", "require"} or path-like
         "auto" uses FILE.embx if it matches, and otherwise builds an index in memory once that
         pays. "memory" never uses FILE.embx. "require" raises an error if FILE.embx does not match,

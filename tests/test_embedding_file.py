@@ -308,7 +308,7 @@ def test_unknown_choices_are_refused(path, wrong):
 
 def test_every_access_and_backend_gives_the_same(path, vectors):
     for backend in ("mmap", "read"):
-        for access in ("normal", "random", "sequential", "willneed"):
+        for access in ("auto", "normal", "sequential"):
             with embmap.open(path, backend=backend, access=access, format="finalfusion") as file:
                 file.prefetch()
                 file.prefetch([0, -1])

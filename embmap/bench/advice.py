@@ -8,7 +8,7 @@ from embmap.bench.workloads import (
     BATCHES,
     FIRST_LOOKUP,
     MAP,
-    MAP_RANDOM,
+    MAP_NORMAL,
     PASS,
     POSITIONAL_READS,
     RANDOM_ROWS,
@@ -120,7 +120,7 @@ def _once_warm(result: Result) -> list[str]:
 def _fraction(result: Result, coldest: str) -> float | None:
     """Return the fraction of the rows above which reading everything first is faster."""
     everything = result.find(READ_EVERYTHING, "open", coldest)
-    tried = (result.find(name, _BATCH, coldest) for name in (MAP, MAP_RANDOM))
+    tried = (result.find(name, _BATCH, coldest) for name in (MAP, MAP_NORMAL))
     rates = [each.vectors_per_second for each in tried if each and each.vectors_per_second]
     n_rows = float(result.about["shape"][0])
     if everything is None or not rates or not n_rows:
@@ -143,19 +143,28 @@ def _break_even(result: Result, coldest: str) -> list[str]:
 
 
 def _read_ahead(result: Result) -> list[str]:
-    plain, random = (result.find(name, RANDOM_ROWS, COLD) for name in (MAP, MAP_RANDOM))
-    if plain is None or random is None or min(plain.n_pieces, random.n_pieces) < _FEW:
-        return []
-    a, b = plain.vectors_per_second or 0.0, random.vectors_per_second or 0.0
-    if not a or not b or max(a / b, b / a) <= _SAME:
-        return []
-    better = 'access="random"' if b > a else 'the default access="normal"'
-    return [
-        (
-            f"For random rows that are not in memory, {better} is {_times(max(a / b, b / a))} "
-            f"faster ({_rate(max(a, b))} instead of {_rate(min(a, b))})."
+    """Compare what is read ahead by default with what the system reads ahead by itself."""
+    sentences = []
+    for workload in (RANDOM_ROWS, _BATCH, PASS):
+        ours, plain = (result.find(name, workload, COLD) for name in (MAP, MAP_NORMAL))
+        if ours is None or plain is None:
+            continue
+        a, b = ours.vectors_per_second or 0.0, plain.vectors_per_second or 0.0
+        few = workload == RANDOM_ROWS and min(ours.n_pieces, plain.n_pieces) < _FEW
+        if few or not a or not b or max(a / b, b / a) <= _SAME:
+            continue
+        pace = f"{_times(a / b)} faster than" if a > b else f"{_times(b / a)} slower than"
+        sentence = (
+            f"Not in memory, {workload}: {_rate(a)} with the default access, {pace} with "
+            f'access="normal" ({_rate(b)}).'
         )
-    ]
+        if ours.read_per_byte is not None and plain.read_per_byte is not None:
+            sentence += (
+                f" {_ratio(ours.read_per_byte)} are read from the disk for each byte of a vector, "
+                f"instead of {_ratio(plain.read_per_byte)}."
+            )
+        sentences.append(sentence)
+    return sentences
 
 
 def _instead_of_a_map(result: Result) -> list[str]:
@@ -207,6 +216,10 @@ def _rate(vectors: float) -> str:
     if vectors >= 1e6:
         return f"{vectors / 1e6:.3g} million vectors/s"
     return f"{float(f'{vectors:.3g}'):,.0f} vectors/s"
+
+
+def _ratio(nbytes: float) -> str:
+    return f"{float(f'{nbytes:.2g}'):,g} bytes"
 
 
 def _times(ratio: float) -> str:

@@ -22,8 +22,9 @@ __all__ = ["render_page"]
 _COLORS = ("#1b6ca8", "#63a4d4", "#9cc9e8", "#d98e04", "#b23a48")
 _LEGEND = (
     "Medians and 99th percentiles are for a piece of work: one opening, one row, one batch or "
-    "one block of a pass. Faults are page faults: minor ones, which memory could satisfy, + major "
-    "ones, which waited for a device."
+    "one block of a pass. “Per byte” is how many bytes were read from devices for each byte of a "
+    "vector. Faults are page faults: minor ones, which memory could satisfy, + major ones, which "
+    "waited for a device."
 )
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;

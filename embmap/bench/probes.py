@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from embmap.threads import n_threads
 
 __all__ = [
     "Usage",
+    "cached_pages",
     "describe_machine",
     "drop_from_cache",
     "fraction_cached",
@@ -136,6 +138,12 @@ def read_through(path: Path) -> None:
 
 def fraction_cached(path: Path) -> float | None:
     """Return the part of a file that is in memory, from 0 to 1; None if it is unknown."""
+    pages = cached_pages(path)
+    return None if pages is None else float(pages.mean())
+
+
+def cached_pages(path: Path) -> npt.NDArray[np.bool_] | None:
+    """Return which pages of a file are in memory: shape (pages,); None if it is unknown."""
     if not sys.platform.startswith("linux") or not path.stat().st_size:
         return None
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -148,4 +156,4 @@ def fraction_cached(path: Path) -> float | None:
             ctypes.c_void_p(resident.ctypes.data),
         )
         del view  # a map cannot be closed under a view
-        return None if failed else float((resident & 1).mean())
+        return None if failed else (resident & 1).astype(np.bool_)

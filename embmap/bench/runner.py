@@ -56,6 +56,8 @@ class Measurement:
         Seconds for a piece of work.
     vectors_per_second : float or None
         None if the workload asks for no vectors.
+    read_per_byte : float or None
+        Bytes read from devices for each byte of a vector; None if either is unknown.
     usage : Usage
         Memory, reads and faults until the end of the work, with the file still open.
     """
@@ -68,6 +70,7 @@ class Measurement:
     median: float
     p99: float
     vectors_per_second: float | None
+    read_per_byte: float | None
     usage: Usage
 
 
@@ -278,7 +281,7 @@ class _Run:
             spent = read_usage().since(before)
             opened.__exit__()
             del opened
-        return self._measurement(workload, seconds, n * len(seconds), spent)
+        return self._measurement(workload, seconds, n, spent, n_openings=len(seconds))
 
     def measure_pieces(self, workload: Workload, opened: Opened, before: Usage) -> Measurement:
         """Measure a workload piece by piece until the time is up."""
@@ -286,8 +289,17 @@ class _Run:
         return self._measurement(workload, seconds, n, read_usage().since(before))
 
     def _measurement(
-        self, workload: Workload, seconds: list[float], n: int, spent: Usage
+        self,
+        workload: Workload,
+        seconds: list[float],
+        n: int,
+        spent: Usage,
+        *,
+        n_openings: int = 1,
     ) -> Measurement:
+        """Return a measurement; the usage is about `n` vectors, asked for after each opening."""
+        asked = n * self.drawn.row_nbytes
+        n *= n_openings
         return Measurement(
             strategy=self.strategy.name,
             workload=workload.name,
@@ -297,6 +309,7 @@ class _Run:
             median=float(np.median(seconds)),
             p99=float(np.percentile(seconds, 99)),
             vectors_per_second=n / sum(seconds) if n else None,
+            read_per_byte=spent.device / asked if asked and spent.device is not None else None,
             usage=spent,
         )
 
@@ -347,5 +360,6 @@ def _add_up(strategy: Strategy, shares: list[tuple[list[float], int, float, Usag
         median=float(np.median(seconds)),
         p99=float(np.percentile(seconds, 99)),
         vectors_per_second=sum(n / wall for _, n, wall, _ in shares),
+        read_per_byte=None,
         usage=Usage(*(None if None in column else sum(column) for column in columns)),
     )

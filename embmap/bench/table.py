@@ -15,6 +15,7 @@ COLUMNS = (
     "p99",
     "vectors/s",
     "from device",
+    "per byte",
     "faults",
     "own",
     "USS",
@@ -28,6 +29,7 @@ def format_cells(each: Measurement) -> tuple[str, ...]:
     faults = "-" if spent.minor is None else f"{spent.minor:,} + {spent.major:,}"
     sizes = (spent.device, spent.own, spent.private, spent.proportional)
     device, *memory = ("-" if size is None else format_nbytes(max(size, 0)) for size in sizes)
+    ratio = "-" if each.read_per_byte is None else f"{float(f'{each.read_per_byte:.3g}'):,g}"
     return (
         each.strategy,
         each.workload,
@@ -36,6 +38,7 @@ def format_cells(each: Measurement) -> tuple[str, ...]:
         format_seconds(each.p99),
         "-" if rate is None else f"{float(f'{rate:.3g}'):,.0f}",
         device,
+        ratio,
         faults,
         *memory,
     )

@@ -24,7 +24,7 @@ __all__ = [
     "FIRST_LOOKUP",
     "LOAD",
     "MAP",
-    "MAP_RANDOM",
+    "MAP_NORMAL",
     "PASS",
     "POSITIONAL_READS",
     "RANDOM_ROWS",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # Names of strategies and workloads, as the tables show them.
-MAP, MAP_RANDOM, MAP_TOUCHED = "map", "map, random", "map, pre-faulted"
+MAP, MAP_NORMAL, MAP_TOUCHED = "map", "map, normal", "map, pre-faulted"
 POSITIONAL_READS, READ_EVERYTHING = "positional reads", "read everything"
 FIRST_LOOKUP, RANDOM_ROWS, PASS = "first look-up", "random rows", "sequential pass"
 BATCHES = {n: f"batches of {n:,}" for n in (100, 10_000)}
@@ -143,8 +143,8 @@ class Strategy:
 
 STRATEGIES = (
     Strategy(MAP, {}),
-    Strategy(MAP_RANDOM, {"access": "random"}),
-    Strategy(MAP_TOUCHED, {"access": "willneed"}, TOUCH),
+    Strategy(MAP_NORMAL, {"access": "normal"}),
+    Strategy(MAP_TOUCHED, {"access": "normal"}, TOUCH),
     Strategy(POSITIONAL_READS, {"backend": "read"}),
     Strategy(READ_EVERYTHING, {"backend": "read"}, LOAD),
 )

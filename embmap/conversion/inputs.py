@@ -80,7 +80,7 @@ def _open_bytes(path: Path, request: Request, stack: ExitStack) -> tuple[ByteSou
     """
     named = None if request.format is None else FORMATS[request.format]
     file, member = split_member(path)
-    data = open_mapped(file, access="sequential")
+    data = open_mapped(file)
     kind = detect_compression(data)
     members = list_members(file) if kind == ZIP else []
     is_npz = member is None and members and all(name.endswith(".npy") for name in members)
@@ -105,7 +105,7 @@ def _open_bytes(path: Path, request: Request, stack: ExitStack) -> tuple[ByteSou
     for block in stream.blocks():
         spool.write(block)
     spool.flush()
-    data = MemoryMap(cast(Path, stream.path), spool)
+    data = MemoryMap(cast(Path, stream.path), spool=spool)
     return data, named or recognize(data, FORMATS.values())
 
 

@@ -16,7 +16,7 @@ from embmap.io.positional_reads import PositionalReads
 
 __all__ = ["open_mapped"]
 
-_CLASSES: dict[Backend, Callable[[Path], ByteSource]] = {
+_CLASSES: dict[Backend, Callable[[Path, Access], ByteSource]] = {
     "mmap": MemoryMap,
     "read": PositionalReads,
     "cached": CachedReads,
@@ -25,9 +25,9 @@ ACCESSES = get_args(Access)
 
 
 def open_mapped(
-    path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "normal"
+    path: str | os.PathLike[str], *, backend: Backend = "mmap", access: Access = "auto"
 ) -> ByteSource:
-    """Open a regular file as a ByteSource, and advise the system about the access to it."""
+    """Open a regular file as a ByteSource, which will be read as `access` says."""
     if backend not in _CLASSES:
         raise ValueError(f"backend must be one of {', '.join(_CLASSES)}, not {backend!r}")
     if access not in ACCESSES:
@@ -39,7 +39,4 @@ def open_mapped(
         raise IsADirectoryError(errno.EISDIR, "is a folder, not an embedding file", str(location))
     if not stat.S_ISREG(mode):
         raise UnsupportedError("not a regular file, so that it cannot be mapped", path=path)
-    file = _CLASSES[backend](location)
-    if access != "normal":
-        file.advise(access)
-    return file
+    return _CLASSES[backend](location, access)

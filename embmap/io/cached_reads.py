@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import UnsupportedError
-from embmap.io.mapping import ByteSource
+from embmap.io.mapping import Access, ByteSource
 from embmap.io.positional_reads import PositionalFetch, PositionalReads, pread
 
 __all__ = ["CachedReads", "NotInMemoryError"]
@@ -116,8 +116,9 @@ class CachedReads(PositionalReads):
     backend = "cached"
     _reader: CachedFetch
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, access: Access = "auto") -> None:
+        super().__init__(path, access)
+        self._adapts = False  # what is not in memory is an error
         try:
             self.fetch[0 : min(self.nbytes, 1)]
         except NotInMemoryError:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import FormatError, TruncatedError, UnsupportedError
-from embmap.io.mapping import Access, ByteSource
+from embmap.io.mapping import ByteSource
 
 __all__ = ["ZIP", "Decompressed", "detect_compression", "list_members"]
 
@@ -122,9 +122,6 @@ class Decompressed(ByteSource):
 
     def current_nbytes(self) -> int:
         return self.nbytes
-
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        pass
 
     def close(self) -> None:
         """Close the archive."""

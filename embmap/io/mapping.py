@@ -2,7 +2,7 @@
 
 Offsets and sizes are checked as Python ints before numpy sees them, so that no product can wrap
 and no view can leave the file. This module defines the interface, :class:`ByteSource`, and the back
-end that gives zero-copy views of one memory map; :mod:`embmap.io.positional_reads` and
+end that gives zero-copy views of memory maps; :mod:`embmap.io.positional_reads` and
 :mod:`embmap.io.cached_reads` define the back ends that read. A map
 or a descriptor is closed when the last object that uses it is gone, so that every view stays valid.
 """
@@ -13,8 +13,7 @@ import math
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.errors import TruncatedError
+from embmap.io.residency import ask_for, is_known, lacks, sample
 
 __all__ = [
     "Access",
@@ -34,7 +34,11 @@ __all__ = [
 ]
 
 Backend = Literal["mmap", "read", "cached"]
-Access = Literal["normal", "random", "sequential", "willneed"]
+Access = Literal["auto", "normal", "sequential"]
+
+_SMALL = 1 << 16  # bytes of a file that the system may read ahead as a whole
+_FEW = 1 << 14  # bytes that are read page by page
+_WINDOW = 1 << 20  # bytes that are asked for at once, before the system reads ahead
 
 
 class Fetch(Protocol):
@@ -79,6 +83,8 @@ class ByteSource(ABC):
     identity: tuple[int, int] | None
     backend: str
     fetch: Fetch
+    _descriptor = -1  # of a file; otherwise nothing can be asked for
+    _adapts = False  # whether to ask for what is not in memory
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Raise TypeError: a copy would share a descriptor or contain the whole file."""
@@ -99,9 +105,25 @@ class ByteSource(ABC):
     def current_nbytes(self) -> int:
         """Return the size of the file now."""
 
-    @abstractmethod
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        """Advise the operating system how a range will be read; this may have no effect."""
+    def lacks(self, offsets: Iterable[int]) -> bool:
+        """Whether one of a few bytes is not in memory, so that a caller asks for all it will read.
+
+        False if the system cannot say, or if the caller of :func:`embmap.open` chose the access.
+        """
+        return self._adapts and lacks(self._descriptor, offsets)
+
+    def prefetch(self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64] | int) -> None:
+        """Ask the operating system to read ranges, all at once; this may have no effect."""
+        if self._descriptor >= 0:
+            ask_for(self._descriptor, offsets, nbytes, self.nbytes)
+
+    def reads_ahead(self, offset: int, nbytes: int) -> bool:
+        """Whether :meth:`array` of a range differs from :meth:`scattered`: the system reads ahead.
+
+        A short range that does not follow the last one is asked for here.
+        """
+        del offset, nbytes
+        return False
 
     def check_range(self, offset: int, nbytes: int) -> None:
         """Raise TruncatedError unless a range lies inside the file."""
@@ -147,61 +169,117 @@ class ByteSource(ABC):
     def array(
         self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
     ) -> npt.NDArray[Any]:
-        """Return a range as a read-only array."""
+        """Return a range as a read-only array, which will be read from its start to its end."""
+        return self._array(offset, *self._checked(offset, dtype, shape))
+
+    def scattered(
+        self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
+    ) -> npt.NDArray[Any]:
+        """Return a range as a read-only array, of which parts will be read in any order."""
+        return self.array(offset, dtype, shape)
+
+    def _checked(
+        self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
+    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
         dtype = np.dtype(dtype)
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         self.check_range(offset, math.prod(dims) * dtype.itemsize)
-        return self._array(offset, dtype, dims)
+        return dtype, dims
 
 
 class MemoryMap(ByteSource):
-    """A file mapped read-only by one ``numpy.memmap``."""
+    """A file mapped read-only.
+
+    With ``access="auto"``, a large file is mapped twice. The system reads single pages for the
+    first map, which is for parts in any order, and reads ahead for the second one, which is for
+    ranges that are read from start to end.
+    """
 
     backend = "mmap"
 
-    def __init__(self, path: Path, spool: BinaryIO | None = None) -> None:
+    def __init__(
+        self, path: Path, access: Access = "auto", *, spool: BinaryIO | None = None
+    ) -> None:
         """Map a file, or what was copied into a temporary file; errors name `path`."""
         self.path = path
-        with _open(path) if spool is None else nullcontext(spool) as handle:
-            status = os.fstat(handle.fileno())
-            self.nbytes = status.st_size
-            self.mtime_ns = status.st_mtime_ns
-            self.changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-            self.identity = status.st_dev, status.st_ino
-            if self.nbytes:
-                mapped = np.memmap(handle, dtype=np.uint8, mode="r", shape=(self.nbytes,))
-                self._map: mmap.mmap | None = _mmap_of(mapped)
-                # A row of an np.memmap costs ten times as much as a row of a plain array.
-                self._bytes = mapped.view(np.ndarray)
-            else:  # mmap refuses to map an empty file
-                self._map = None
-                self._bytes = np.empty(0, np.uint8)
-                self._bytes.flags.writeable = False
-        self.fetch = b"" if self._map is None else self._map
+        if spool is None:
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        else:
+            self._descriptor = os.dup(spool.fileno())
+        status = os.fstat(self._descriptor)
+        self.nbytes = status.st_size
+        self.mtime_ns = status.st_mtime_ns
+        self.changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+        self.identity = status.st_dev, status.st_ino
+        self._adapts = access == "auto" and self.nbytes > _SMALL and is_known()
+        self._ordered: npt.NDArray[np.uint8] | None = None
+        self._expected = -1  # where a range begins that follows the last one
+        if self.nbytes:
+            self._map: mmap.mmap | None = self._map_whole()
+            self._bytes = np.frombuffer(self._map, np.uint8)
+            self.fetch: Fetch = self._map
+            advice = "RANDOM" if self._adapts else access.upper()
+            if hasattr(mmap, f"MADV_{advice}"):  # Windows has no madvise
+                self._map.madvise(getattr(mmap, f"MADV_{advice}"))
+        else:  # mmap refuses to map an empty file
+            self._map = None
+            self._bytes = np.frombuffer(b"", np.uint8)
+            self.fetch = b""
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def _map_whole(self) -> mmap.mmap:
+        return mmap.mmap(self._descriptor, self.nbytes, access=mmap.ACCESS_READ)
 
     @property
     def zero_copy(self) -> bool:
         return True
 
     def _array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return np.ndarray(shape, dtype, buffer=self._bytes, offset=offset)
+        ahead = self.reads_ahead(offset, math.prod(shape) * dtype.itemsize)
+        whole = self._map_ordered() if ahead else self._bytes
+        return np.ndarray(shape, dtype, buffer=whole, offset=offset)
+
+    def scattered(
+        self, offset: int, dtype: npt.DTypeLike, shape: int | Sequence[int]
+    ) -> npt.NDArray[Any]:
+        dtype, dims = self._checked(offset, dtype, shape)
+        return np.ndarray(dims, dtype, buffer=self._bytes, offset=offset)
+
+    def reads_ahead(self, offset: int, nbytes: int) -> bool:
+        if not self._adapts:
+            return False
+        follows = 0 <= offset - self._expected < mmap.PAGESIZE
+        self._expected = offset + nbytes
+        if not follows and _FEW < nbytes <= _WINDOW and self.lacks((offset,)):
+            self.prefetch(np.array([offset]), nbytes)
+        return follows or nbytes > _FEW
+
+    def _map_ordered(self) -> npt.NDArray[np.uint8]:
+        """Return the map that the system reads ahead."""
+        if self._ordered is None:
+            try:
+                self._ordered = np.frombuffer(self._map_whole(), np.uint8)
+            except (OSError, ValueError):  # no address space, or the file shrank
+                return self._bytes
+        return self._ordered
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        if nbytes <= _FEW:
+            return super().read(offset, nbytes)
+        return self.array(offset, np.uint8, nbytes).tobytes()
 
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
+        if self.lacks(sample(offsets)):
+            self.prefetch(offsets, nbytes)
         return self._bytes[expand_ranges(offsets, nbytes)]
 
     def current_nbytes(self) -> int:
         return 0 if self._map is None else self._map.size()
-
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        advice = getattr(mmap, f"MADV_{access.upper()}", None)
-        if self._map is None or advice is None:  # Windows has no madvise
-            return
-        start = offset - offset % mmap.PAGESIZE
-        end = self.nbytes if nbytes is None else min(offset + nbytes, self.nbytes)
-        if end > start:
-            self._map.madvise(advice, start, end - start)
 
 
 class BytesFile(ByteSource):
@@ -231,9 +309,6 @@ class BytesFile(ByteSource):
     def current_nbytes(self) -> int:
         return self.nbytes
 
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        pass
-
 
 def expand_ranges(
     starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
@@ -241,15 +316,3 @@ def expand_ranges(
     """Return the integers of many ranges, end to end: (lengths.sum(),) int64."""
     firsts = lengths.cumsum() - lengths
     return np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
-
-
-def _open(path: Path) -> BinaryIO:
-    # By its descriptor: np.memmap takes microseconds to keep the path of a file.
-    return open(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), "rb", buffering=0)
-
-
-def _mmap_of(mapped: npt.NDArray[np.uint8]) -> mmap.mmap:
-    base = mapped.base
-    if not isinstance(base, mmap.mmap):
-        raise TypeError(f"numpy.memmap must be based on mmap.mmap, not {type(base).__name__}")
-    return base

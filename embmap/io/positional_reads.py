@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from embmap.errors import TruncatedError
 from embmap.io.mapping import Access, ByteSource
+from embmap.io.residency import is_known, sample
 
 __all__ = ["PositionalFetch", "PositionalReads", "pread"]
 
@@ -22,15 +23,19 @@ class PositionalReads(ByteSource):
 
     backend = "read"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         self._reader = self._open(path)
+        self._descriptor = self._reader.descriptor
+        self._adapts = access == "auto" and is_known()
         status = os.fstat(self._reader.descriptor)
         self.nbytes = status.st_size
         self.mtime_ns = status.st_mtime_ns
         self.changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
         self.identity = status.st_dev, status.st_ino
         self.fetch = self._reader
+        if access == "sequential" and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def _open(self, path: Path) -> PositionalFetch:
         return PositionalFetch(path)
@@ -46,6 +51,8 @@ class PositionalReads(ByteSource):
     def gather(
         self, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
+        if self.lacks(sample(offsets)):
+            self.prefetch(offsets, nbytes)
         descriptor, sizes = self._reader.descriptor, nbytes.tolist()
         # One call for each range and nothing else: the total shows whether a read was short.
         data = b"".join(map(pread, repeat(descriptor), sizes, offsets.tolist()))
@@ -55,11 +62,6 @@ class PositionalReads(ByteSource):
 
     def current_nbytes(self) -> int:
         return os.fstat(self._reader.descriptor).st_size
-
-    def advise(self, access: Access, offset: int = 0, nbytes: int | None = None) -> None:
-        advice = getattr(os, f"POSIX_FADV_{access.upper()}", None)
-        if advice is not None:  # neither macOS nor Windows has posix_fadvise
-            os.posix_fadvise(self._reader.descriptor, offset, nbytes or 0, advice)
 
 
 class PositionalFetch:

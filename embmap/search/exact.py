@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
 from embmap.codecs.products import multiply
-from embmap.search.lengths import measure_lengths
+from embmap.search.lengths import lengths_of, measure_lengths
 from embmap.search.queries import Metric
 from embmap.search.ranking import Count, Ranking
 from embmap.threads import in_parallel, n_threads
@@ -28,6 +29,7 @@ __all__ = ["ExactSearch", "LeftOut", "find_places", "share_out"]
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
 _SCATTERED = 5  # gathering a row takes as long as comparing about as many rows that lie together
+_IN_PLACE = 4  # with more queries, BLAS multiplies gathered rows sooner than a loop where they lie
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
@@ -188,6 +190,26 @@ class _DenseScan:
         return multiply(self._units, rows), measure_lengths(rows) if measure else None
 
     def _gather(
+        self, matrix: Selected, start: int, stop: int, measure: bool
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Do the same where scattered rows lie, if a compiled loop can."""
+        m, n, dtype = len(self._units), stop - start, self._units.dtype
+        mapped = matrix.mapped_rows(start, stop) if m <= _IN_PLACE else None
+        if mapped is None:
+            return self._copy(matrix, start, stop, measure)
+        array, rows = mapped
+        if not (
+            array.dtype == dtype == np.float32 and array.flags.aligned and array.flags.c_contiguous
+        ):
+            return self._copy(matrix, start, stop, measure)
+        products, squares = np.empty((m, n), dtype), np.empty(n if measure else 0, dtype)
+        kernel = kernels.find("gathered_products", array, rows, self._units, products, squares)
+        if kernel is None:
+            return kernels.counted(self._copy)(matrix, start, stop, measure)
+        kernel(array, rows, self._units, products, squares)
+        return products, lengths_of(squares, lambda i: array[rows[i]]) if measure else None
+
+    def _copy(
         self, matrix: Selected, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         """Do the same in pieces, which are gathered into the same memory."""

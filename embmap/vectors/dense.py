@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.io.mapping import ByteSource
+from embmap.io.residency import sample
 from embmap.vectors.gathering import gather_rows
 from embmap.vectors.matrix import BLOCK_NBYTES, Matrix, Rows
 
 __all__ = ["DenseMatrix", "MappedMatrix", "ReadMatrix", "dense_matrix"]
 
 _GAP_NBYTES = 4096  # reading this much between two rows costs less than a second read
+_ASKED_NBYTES = 1 << 26  # bytes of the pages that are asked for at once
+_PAGE = 4096
 
 
 class DenseMatrix(Matrix):
@@ -35,21 +38,9 @@ class DenseMatrix(Matrix):
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         if rows is None:
-            self._file.advise("willneed", self._offset, self.nbytes)
-            return
-        for first, last in self._runs(np.unique(rows)):
-            start = self._offset + first * self._row_nbytes
-            self._file.advise("willneed", start, (last - first) * self._row_nbytes)
-
-    def _runs(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return ranges (first, last + 1) that cover sorted rows; a range includes small gaps."""
-        if not rows.size:
-            return []
-        near = max(_GAP_NBYTES // max(self._row_nbytes, 1), 1)
-        breaks = np.flatnonzero(np.diff(rows) > near)
-        firsts = rows[np.concatenate(([0], breaks + 1))]
-        lasts = rows[np.concatenate((breaks, [rows.size - 1]))] + 1
-        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+            self._file.prefetch(np.array([self._offset]), self.nbytes)
+        else:
+            self._file.prefetch(self._offset + rows * self._row_nbytes, self._row_nbytes)
 
 
 class MappedMatrix(DenseMatrix):
@@ -59,7 +50,8 @@ class MappedMatrix(DenseMatrix):
         self, file: ByteSource, offset: int, shape: tuple[int, int], dtype: npt.DTypeLike
     ) -> None:
         super().__init__(file, offset, shape, dtype)
-        self._array = file.array(offset, self.dtype, shape)
+        self._array = file.scattered(offset, self.dtype, shape)
+        self._ordered: npt.NDArray[Any] | None = None  # the same rows, for ranges of them
 
     def row(self, i: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._array[i]
@@ -74,11 +66,25 @@ class MappedMatrix(DenseMatrix):
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         self._file.check_whole()
-        return self._array[start:stop]
+        nbytes = self._row_nbytes
+        if not self._file.reads_ahead(self._offset + start * nbytes, (stop - start) * nbytes):
+            return self._array[start:stop]
+        if self._ordered is None:
+            self._ordered = self._file.array(self._offset, self.dtype, self.shape)
+        return self._ordered[start:stop]
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        at_once = max(_ASKED_NBYTES // max(self._row_nbytes, _PAGE), 1)
+        for start in range(0, rows.size, at_once):
+            some, part = rows[start : start + at_once], out[start : start + at_once]
+            gather_rows(self.asked_for(some), some, part)
+
+    def asked_for(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         self._file.check_whole()
-        gather_rows(self._array, rows, out)
+        base, nbytes = self._offset, self._row_nbytes
+        if self._file.lacks([base + row * nbytes for row in sample(rows)]):
+            self.prefetch(rows)
+        return self._array
 
 
 class ReadMatrix(DenseMatrix):

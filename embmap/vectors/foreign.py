@@ -45,12 +45,14 @@ class ForeignMatrix(Streamed):
     def _columns(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return a range of every column: shape (columns, stop - start)."""
         mapped, stored = self._stored.mapped(), self._stored.dtype
-        if mapped is not None:
-            return mapped[:, start:stop]
         n_rows, n_columns = self.shape
         places = (np.arange(n_columns) * n_rows + start) * stored.itemsize + self._offset
-        sizes = np.full(n_columns, (stop - start) * stored.itemsize)
-        data = self._file.gather(places, sizes)
+        nbytes = (stop - start) * stored.itemsize
+        if mapped is not None:
+            if nbytes and self._file.lacks((int(places[-1]) + nbytes - 1,)):
+                self._file.prefetch(places, nbytes)
+            return mapped[:, start:stop]
+        data = self._file.gather(places, np.full(n_columns, nbytes))
         return data.view(stored).reshape(n_columns, stop - start)
 
 

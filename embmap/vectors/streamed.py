@@ -80,7 +80,7 @@ class Selected(Streamed):
         """
         rows = self._rows[start:stop]
         together = isinstance(rows, range) or int(rows[-1]) - int(rows[0]) + 1 == len(rows)
-        array = None if together else self._matrix.mapped()
+        array = None if together else self._matrix.asked_for(np.asarray(rows))
         return None if array is None else (array, np.asarray(rows))
 
     def read(

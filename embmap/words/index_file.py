@@ -12,6 +12,7 @@ docs/word-index.md describes the format for other implementations.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import time
@@ -42,6 +43,10 @@ _MAX_TABLES = 8
 _HEADER = struct.Struct("<8sIIQqQQQQ")
 _TABLE = struct.Struct("<QQQII16sQQQQII")
 _READ = 1 << 22
+_SAMPLED = 4  # words of a batch whose pages are looked for in memory
+_ASKED = 1 << 14  # words whose pages are asked for at once
+_LONGEST_CHAIN = 64  # slots of a word that are asked for; damage may make a chain of all slots
+_RECORD = 64  # bytes of a word that are asked for; few are longer
 _SECOND = 10**9
 _MOST_SECONDS = 2**32 - 1
 _TICK_NS = 2 * _SECOND  # the coarsest time stamps of a file system, FAT
@@ -156,13 +161,11 @@ class IndexFile:
             raise self._damaged("a table does not lie inside the file")
         if table.slots_offset % 4 or table.starts_offset % table.starts_itemsize:
             raise self._damaged("a table is not aligned")
-        starts = self._file.array(table.starts_offset, f"<u{table.starts_itemsize}", table.n + 1)
-        slots = self._file.array(table.slots_offset, "<u4", table.slots_length)
-        # The last line of a text may lack its newline. The starts count it; the digest does not.
-        lacking = 0 if records.exact else records.suffix
-        ends = 0 <= int(starts[table.n]) - table.nbytes <= lacking and int(starts[0]) == 0
+        kind = f"<u{table.starts_itemsize}"
+        starts = self._file.scattered(table.starts_offset, kind, table.n + 1)
+        slots = self._file.scattered(table.slots_offset, "<u4", table.slots_length)
         fills = table.nbytes == records.nbytes if records.exact else table.nbytes <= records.nbytes
-        if not (ends and fills) or slots[-1] != EMPTY:
+        if not fills:
             raise self._damaged("a table does not end as it should")
         index = MappedWordIndex(self, table, records, starts, slots)
         if self._data_id != (self._data.nbytes, self._data.mtime_ns):
@@ -206,7 +209,7 @@ class IndexFile:
 class MappedWordIndex(WordIndex):
     """An index from a file, which believes in a miss only after checking what it read."""
 
-    __slots__ = ("_index_file", "_table", "_trusted")
+    __slots__ = ("_ends", "_index_file", "_table", "_trusted")
 
     def __init__(
         self,
@@ -220,6 +223,76 @@ class MappedWordIndex(WordIndex):
         self._index_file = index_file
         self._table = table
         self._trusted = index_file.is_settled(table)
+        self._ends = False  # whether check_ends found nothing wrong
+
+    def check_ends(self) -> None:
+        """Check the first and the last item of each part: three pages that one word does not need.
+
+        A single hit does not rely on them; code that reads many items calls this first.
+        """
+        if self._ends:
+            return
+        table, records = self._table, self.records
+        # The last line of a text may lack its newline. The starts count it; the digest does not.
+        lacking = 0 if records.exact else records.suffix
+        ends = 0 <= int(self.starts[table.n]) - table.nbytes <= lacking and int(self.starts[0]) == 0
+        if not ends or self.slots[-1] != EMPTY:
+            raise self._index_file._damaged("a table does not end as it should")
+        self._ends = True
+
+    def prefetch(self, words: Sequence[str]) -> None:
+        """Ask for what a look-up of words will read, here and in the data, if it is not in memory.
+
+        The words that share a slot are told apart by their lengths, which is nearly always enough.
+        """
+        n = min(math.isqrt(len(words)) // 8, _SAMPLED)
+        if not n or not self._lacks(words[i] for i in range(0, len(words), len(words) // n)):
+            return
+        words = list(words)
+        index, data = self._index_file._file, self._index_file._data
+        table, records = self._table, self.records
+        for first in range(0, len(words), _ASKED):
+            slots, sizes = self._homes(words[first : first + _ASKED])
+            for _ in range(_LONGEST_CHAIN):
+                if not slots.size:
+                    break
+                index.prefetch(table.slots_offset + 4 * slots, 4)
+                rows = self.slots[slots].astype(np.int64)
+                known = rows < table.n
+                slots, sizes, rows = slots[known], sizes[known], rows[known]
+                size = table.starts_itemsize
+                index.prefetch(table.starts_offset + size * rows, 2 * size)
+                starts = self.starts[rows].astype(np.int64)
+                other = self.starts[rows + 1].astype(np.int64) - starts != sizes
+                here = (starts >= 0) & (starts < records.nbytes)
+                data.prefetch(records.offset + starts[here], _RECORD)
+                slots, sizes = slots[other] + 1, sizes[other]
+                inside = slots < len(self.slots)
+                slots, sizes = slots[inside], sizes[inside]
+
+    def _lacks(self, words: Iterable[str]) -> bool:
+        """Whether something is not in memory that a look-up of one of a few words reads."""
+        index, data = self._index_file._file, self._index_file._data
+        table = self._table
+        for word in words:
+            slot = xxhash.xxh3_64_intdigest(str(word).encode(errors="replace")) & self._mask
+            if index.lacks((table.slots_offset + 4 * slot,)):
+                return True
+            row = self._slots[slot]
+            if row < table.n and (
+                index.lacks((table.starts_offset + table.starts_itemsize * row,))
+                or data.lacks((min(self.records.offset + self._starts[row], data.nbytes),))
+            ):
+                return True
+        return False
+
+    def _homes(self, words: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the first slots of words, and the sizes of their records: (n,) int64 both."""
+        encoded = [str(word).encode(errors="replace") for word in words]
+        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded))
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        sizes += self.records.prefix + self.records.suffix
+        return (hashes & np.uint64(self._mask)).astype(np.int64), sizes
 
     def check_words(self) -> None:
         """Check the words against their digest; later misses rely on it."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +62,9 @@ class RowFinder:
         self._starts: npt.NDArray[Any] | None = None
         self._lock = source.lock
         if source.required:  # an index that does not match is an error when the file is opened
-            self._current_index()
+            index = self._current_index()
+            if isinstance(index, MappedWordIndex):
+                index.check_ends()
 
     @property
     def state(self) -> Literal["none", "memory", "file"]:
@@ -81,6 +84,8 @@ class RowFinder:
         if starts is None:
             with self._lock:
                 index = self._current_index()
+                if isinstance(index, MappedWordIndex) and not self._passes(index, index.check_ends):
+                    index = self._current_index()
                 starts = self._starts if index is None else index.starts
                 if starts is None:
                     starts = self._starts = scan(self._data, self._records)
@@ -89,14 +94,10 @@ class RowFinder:
     def bounds(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return where the records of a range start, and where the last one ends: int64."""
         index = self._index or self._current_index()
-        if isinstance(index, MappedWordIndex):
-            try:
-                index.check_starts(first, last)
-            except StaleIndexError as error:
-                if self.source.required:
-                    raise
-                self._drop(index, error)
-                index = None
+        if isinstance(index, MappedWordIndex) and not self._passes(
+            index, partial(index.check_starts, first, last)
+        ):
+            index = None
         starts = self.starts if index is None else index.starts
         return starts[first : last + 1].astype(np.int64)
 
@@ -126,6 +127,11 @@ class RowFinder:
                     raise TypeError(f"a word is a str, not {type(word).__name__}")
             return np.array([self.find_row(word) for word in words], np.int64)
         index = self._any_index()
+        if isinstance(index, MappedWordIndex):
+            if self._passes(index, index.check_ends):
+                index.prefetch(words)
+            else:
+                index = self._any_index()
         rows = index.find_many(words)
         if isinstance(index, MappedWordIndex):
             for i in np.flatnonzero(rows < 0).tolist():
@@ -184,14 +190,19 @@ class RowFinder:
 
     def _confirm(self, index: MappedWordIndex, word: str) -> int:
         """Return -1 for a word that an index lacks, or its row if the index had to be dropped."""
+        passes = self._passes(index, lambda: index.confirm_miss(word))
+        return -1 if passes else self.find_row(word)
+
+    def _passes(self, index: MappedWordIndex, check: Callable[[], None]) -> bool:
+        """Whether a check finds nothing wrong with an index, which is dropped otherwise."""
         try:
-            index.confirm_miss(word)
+            check()
         except StaleIndexError as error:
             if self.source.required:
                 raise
             self._drop(index, error)
-            return self.find_row(word)
-        return -1
+            return False
+        return True
 
     def _drop(self, index: MappedWordIndex, error: StaleIndexError) -> None:
         """Go on without an index file."""

@@ -266,8 +266,8 @@ class Vocabulary(Sequence[str]):
             if len(begins) > 1:
                 self.file.check_whole()
             fetch, base = self.file.fetch, 0
-            if not self.file.zero_copy and bounds[-1] - bounds[0] <= 64 * _BLOCK:
-                # Each fetch would be a system call: one read for the block costs less.
+            if len(begins) > 1 and bounds[-1] - bounds[0] <= 64 * _BLOCK:
+                # Each fetch may be a system call, or wait for a page: one read costs less.
                 base = int(bounds[0])
                 fetch = self.file.read(base, min(int(bounds[-1]), records.limit) - base)
             for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):

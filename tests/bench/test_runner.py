@@ -134,13 +134,14 @@ def test_memory_that_is_written_is_counted():
     assert Usage(1, None, 3, 4, 5, 6).since(Usage(0, 1, 1, 1, 1, 1)) == (1, None, 2, 3, 4, 5)
 
 
-def result(**medians):
+def result(per_byte=None, **medians):
     """Return a result with medians as ``strategy__workload__temperature=seconds``."""
+    per_byte = per_byte or {}
     names = {
         "map": "map",
         "all": "read everything",
         "reads": "positional reads",
-        "random": "map, random",
+        "normal": "map, normal",
         "first": "first look-up",
         "rows": "random rows",
         "open": "open",
@@ -162,6 +163,7 @@ def result(**medians):
                 median=seconds,
                 p99=seconds,
                 vectors_per_second=rate,
+                read_per_byte=per_byte.get(name),
                 usage=nothing,
             )
         )
@@ -192,6 +194,24 @@ def test_advice_follows_the_figures():
     assert advise(result(**small))[0].startswith("Read everything: it costs no more")
     small["all__rows__warm"] = 1e-6
     assert advise(result(**small))[0].startswith("Either will do")
+
+
+def test_the_advice_says_what_reading_ahead_is_worth():
+    figures = {"map__rows__cold": 1e-4, "normal__rows__cold": 3e-3}
+    per_byte = {"map__rows__cold": 4.44, "normal__rows__cold": 2783.0}
+    assert advise(result(per_byte, **figures))[1:] == [
+        (
+            "Not in memory, random rows: 10,000 vectors/s with the default access, 30 times faster "
+            'than with access="normal" (333 vectors/s). 4.4 bytes are read from the disk for each '
+            "byte of a vector, instead of 2,800 bytes."
+        )
+    ]
+    figures["map__rows__cold"] = 6e-3
+    (sentence,) = advise(result(**figures))[1:]
+    assert "2.0 times slower than with" in sentence
+    assert "from the disk" not in sentence
+    figures["map__rows__cold"] = 3e-3
+    assert advise(result(**figures))[1:] == []
 
 
 def test_figures_are_told_with_three_digits():

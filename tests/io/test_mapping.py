@@ -81,25 +81,39 @@ def test_an_empty_file_opens(open_file):
         file.read(0, 1)
 
 
-@pytest.mark.parametrize("access", ["normal", "random", "sequential", "willneed"])
+@pytest.mark.parametrize("access", ["auto", "normal", "sequential"])
 @pytest.mark.parametrize("backend", ["mmap", "read"])
 def test_advice_changes_no_bytes(tmp_path, access, backend):
     path = tmp_path / "data.bin"
-    path.write_bytes(bytes(range(256)) * 100)
+    path.write_bytes(bytes(range(256)) * 10_000)
     file = open_mapped(path, backend=backend, access=access)
-    file.advise("willneed", 5000, 10)
+    file.prefetch(np.array([5000, 0, 2_000_000]), np.array([10, 70_000, 1 << 40]))
+    file.prefetch(np.array([], np.int64), 5)
+    file.lacks(np.array([0, 2_000_000]))
     assert file.read(5000, 3) == bytes([136, 137, 138])
+    for offset, nbytes in ((100_000, 50_000), (150_000, 50_000), (0, 2_000_000), (7, 20)):
+        expected = np.arange(offset, offset + nbytes).astype(np.uint8)
+        assert file.read(offset, nbytes) == expected.tobytes()
+        for find in (file.array, file.scattered):
+            found = find(offset, np.uint8, nbytes)
+            assert not found.flags.writeable
+            assert np.array_equal(found, expected)
 
 
 def test_advice_works_where_the_system_has_none(tmp_path, monkeypatch):
-    for name in ("MADV_RANDOM", "MADV_WILLNEED"):
+    for name in ("MADV_RANDOM", "MADV_NORMAL", "MADV_SEQUENTIAL"):
         monkeypatch.delattr(mmap, name, raising=False)
-    for name in ("POSIX_FADV_RANDOM", "POSIX_FADV_WILLNEED"):
+    for name in ("posix_fadvise", "RWF_NOWAIT"):
         monkeypatch.delattr(os, name, raising=False)
     path = tmp_path / "data.bin"
-    path.write_bytes(b"abc")
+    path.write_bytes(b"abc" * 1_000_000)
     for backend in ("mmap", "read"):
-        assert open_mapped(path, backend=backend, access="random").read(0, 3) == b"abc"
+        for access in ("auto", "normal", "sequential"):
+            file = open_mapped(path, backend=backend, access=access)
+            assert not file.lacks(np.array([0, 5]))
+            file.prefetch(np.array([0, 5]), 10)
+            assert file.read(0, 30_000) == b"abc" * 10_000
+            assert file.gather(np.arange(100), np.ones(100, int)).tobytes() == b"abc" * 33 + b"a"
 
 
 def test_positional_reads_go_on_after_short_ones(tmp_path, monkeypatch):
@@ -218,6 +232,36 @@ def test_a_file_that_shrank_raises(open_file):
             file.read(0, 10_000)
         with pytest.raises(TruncatedError, match="shrank"):
             file.gather(np.array([0, 4990]), np.array([10, 20]))
+
+
+def test_a_large_file_that_shrank_raises_whatever_was_read_of_it(tmp_path):
+    path = tmp_path / "data.bin"
+    for used in (False, True):
+        path.write_bytes(bytes(1 << 21))
+        file = open_mapped(path)
+        if used:
+            assert not file.array(0, np.uint8, 1 << 21).any()
+        os.truncate(path, 5000)
+        file.prefetch(np.array([0, 1 << 20]), 1 << 20)
+        assert file.array(0, np.uint8, 1 << 21)[:5000].tolist() == [0] * 5000
+        with pytest.raises(TruncatedError, match="shrank"):
+            file.check_whole()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
+def test_both_maps_of_a_large_file_outlive_it_and_leave_nothing_open(tmp_path):
+    path = tmp_path / "data.bin"
+    data = np.arange(1 << 20, dtype="<u2")
+    path.write_bytes(data.tobytes())
+    before = len(os.listdir("/proc/self/fd"))
+    file = open_mapped(path)
+    ordered, scattered = file.array(0, "<u2", data.size), file.scattered(0, "<u2", data.size)
+    assert not np.shares_memory(ordered, scattered)
+    del file
+    assert np.array_equal(ordered, data)
+    assert np.array_equal(scattered, data)
+    del ordered, scattered
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_views_outlive_the_file_object(open_file):

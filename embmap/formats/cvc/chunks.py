@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.header import FORMAT
 from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
+from embmap.io.residency import sample
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
 
@@ -179,13 +181,30 @@ class ChunkedMatrix(Matrix):
         return all(part.compression != "lossless" for part in self.parts)
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
-        chosen = range(len(self.parts))
-        if rows is not None:
-            found = np.searchsorted(self._starts, np.unique(rows), "right") - 1
-            chosen = np.unique(found).tolist()
-        for number in chosen:
-            part = self.parts[number]
-            self._file.advise("willneed", part.offset, part.nbytes)
+        if rows is None or not self.random_access:
+            chosen = range(len(self.parts))
+            if rows is not None:
+                chosen = np.unique(np.searchsorted(self._starts, rows, "right") - 1).tolist()
+            parts = [self.parts[number] for number in chosen]
+            offsets = np.array([part.offset for part in parts], np.int64)
+            self._file.prefetch(offsets, np.array([part.nbytes for part in parts], np.int64))
+            return
+        places, nbytes = self._places(rows)
+        self._file.prefetch(places, nbytes)
+
+    def _places(
+        self, rows: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the offsets and sizes of rows that can be decoded by themselves."""
+        starts, offsets, nbytes = self._table
+        found = np.searchsorted(starts, rows, "right") - 1
+        return offsets[found] + (rows - starts[found]) * nbytes[found], nbytes[found]
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.int64]:
+        """The first row, the offset, and the size of a row of each chunk: (3, chunks)."""
+        nbytes = [self._kinds[part.compression].itemsize * self.shape[1] for part in self.parts]
+        return np.array([self._starts, [part.offset for part in self.parts], nbytes], np.int64)
 
     def row(self, i: int) -> npt.NDArray[Any]:
         number = bisect_right(self._starts, i) - 1
@@ -217,16 +236,24 @@ class ChunkedMatrix(Matrix):
         """Return rows of a chunk as they are stored."""
         # A mapped file keeps one view for each chunk, which makes single rows faster.
         kept = self._views.get(number)
-        if kept is not None:
+        if kept is not None and stop - start == 1:
             return kept[start:stop]
         part, columns = self.parts[number], self.shape[1]
         kind = self._kinds[part.compression]
-        if self._file.zero_copy:
-            shape = (self._chunks[number].rows, columns)
-            kept = self._views[number] = self._file.array(part.offset, kind, shape)
-            return kept[start:stop]
+        if self._file.zero_copy and stop - start == 1:
+            return self._view(number)[start:stop]
         offset = part.offset + start * columns * kind.itemsize
         return self._file.array(offset, kind, (stop - start, columns))
+
+    def _view(self, number: int) -> npt.NDArray[Any]:
+        """Return a chunk of a mapped file as it is stored."""
+        kept = self._views.get(number)
+        if kept is None:
+            part = self.parts[number]
+            shape = (self._chunks[number].rows, self.shape[1])
+            kept = self._file.scattered(part.offset, self._kinds[part.compression], shape)
+            self._views[number] = kept
+        return kept
 
     def _decode_planes(
         self, number: int, part: Part, chosen: npt.NDArray[np.int64]
@@ -283,6 +310,10 @@ class ChunkedMatrix(Matrix):
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
+        if self.random_access:
+            few, _ = self._places(np.array(sample(rows), np.int64))
+            if self._file.lacks(few.tolist()):
+                self.prefetch(rows)
         if (rows[1:] >= rows[:-1]).all():
             order, ordered = None, rows
         else:  # so that the file is read forwards
@@ -315,7 +346,7 @@ class ChunkedMatrix(Matrix):
             out[...] = found
             return out
         if self._file.zero_copy:
-            whole = self.stored_rows(number, 0, self._chunks[number].rows)
+            whole = self._view(number)
             # The rows exist. To gather unaligned rows, take would first copy all of them.
             aligned = whole.flags.aligned
             stored = whole.take(rows, axis=0, mode="clip") if aligned else whole[rows]

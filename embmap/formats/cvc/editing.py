@@ -277,7 +277,7 @@ def _replacing(
 
     With `needs_words`, they are required if there are words beside the file.
     """
-    data = open_mapped(path, access="sequential")
+    data = open_mapped(path)
     with CvcFile(data, vocab=find_words(data)) as file:
         old = file.vocab
         if old is not None and words is None and needs_words:

@@ -15,6 +15,7 @@ from embmap.errors import FormatError
 from embmap.forking import process_lock
 from embmap.formats.dwe.layout import FORMAT, DweLayout, Entries, entries_of, model_of
 from embmap.io.mapping import ByteSource
+from embmap.io.residency import sample
 
 __all__ = ["Groups"]
 
@@ -192,7 +193,11 @@ class Groups:
         """Return the data of groups as halfwords, and the start and limit of each group."""
         layout = self.layout
         if self.file.zero_copy:
-            halfwords = self.file.array(layout.data_offset, "<u2", layout.data_halfwords)
+            halfwords = self.file.scattered(layout.data_offset, "<u2", layout.data_halfwords)
+            places = layout.data_offset + 2 * entries.positions
+            if self.file.lacks(sample(places) or places[places.size // 2 :][:1].tolist()):
+                # Most symbols take a few bits; what is not asked for is read when it is reached.
+                self.file.prefetch(places, layout.group * layout.dim // 2)
             return (
                 halfwords,
                 entries.positions,

@@ -63,7 +63,8 @@ class Timestep(_DecodedMatrix):
         entries = entries_of(file, layout, np.array([[self.t]]), groups)
         first, last = int(entries.positions.min()), int(entries.positions.max())
         start = layout.data_offset + 2 * first
-        file.advise("willneed", start, 2 * (last - first) + 2 * self._group * layout.dim)
+        nbytes = 2 * (last - first) + 2 * self._group * layout.dim
+        file.prefetch(np.array([start]), min(nbytes, file.nbytes - start))
 
     def row(self, i: int) -> npt.NDArray[Any]:
         number, place = divmod(i, self._group)

@@ -11,6 +11,7 @@ from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.word2vec.layout import FORMAT, parse
 from embmap.io.mapping import ByteSource
+from embmap.io.residency import sample
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.streamed import Streamed
@@ -48,7 +49,15 @@ class Word2VecMatrix(Streamed):
         return self._words.finder.bounds(start, stop)[1:] + (records.offset - self._nbytes)
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self._read(self._places(start, stop))
+        places = self._places(start, stop)
+        if not self._file.zero_copy or stop - start < 2:
+            return self._read(places)
+        # An index may be wrong; the rows of a right one lie together.
+        first, last = int(places.min()), int(places.max()) + 4 * self.shape[1]
+        self._file.check_whole()
+        window = self._file.array(first, np.uint8, last - first).data
+        data = b"".join(window[at : at + 4 * self.shape[1]] for at in (places - first).tolist())
+        return np.frombuffer(data, self.dtype).reshape(places.size, self.shape[1])
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         places = [int(self._places(row, row + 1)[0]) for row in rows.tolist()]
@@ -61,6 +70,8 @@ class Word2VecMatrix(Streamed):
             self._file.check_range(int(places.min()), 0)
             self._file.check_range(int(places.max()), nbytes)
         self._file.check_whole()
+        if self._file.lacks(sample(places)):
+            self._file.prefetch(places, nbytes)
         # A mapped file would be indexed byte by byte.
         gather = ByteSource.gather if self._file.zero_copy else type(self._file).gather
         data = gather(self._file, places, np.full(places.size, nbytes))
@@ -69,7 +80,8 @@ class Word2VecMatrix(Streamed):
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         """Ask the system to read the file ahead; where some rows are may not be known yet."""
         if rows is None:
-            self._file.advise("willneed", self._words.records.offset)
+            start = self._words.records.offset
+            self._file.prefetch(np.array([start]), self._file.nbytes - start)
 
 
 class Word2VecFile(EmbeddingFile):
