@@ -224,6 +224,18 @@ def test_a_sketch_of_other_data_is_refused(tmp_path, settled):
     assert len(settled) == 2
 
 
+def test_data_that_cannot_have_changed_is_not_read_again(tmp_path, settled, monkeypatch):
+    sketched, plain = pair(tmp_path, rows_like_words(1000))
+    monkeypatch.setattr(sketch_file, "digest", None)
+    monkeypatch.setattr(sketch_file, "_TICK_NS", -(10**10))  # as if it was old
+    with embmap.open(sketched.path) as file:
+        assert file.most_similar("w7") == plain.most_similar("w7")
+    assert len(settled) == 1
+    os.utime(sketched.path, (0, 0))
+    with embmap.open(sketched.path) as file, pytest.raises(TypeError):
+        file.most_similar("w7")
+
+
 def test_a_damaged_sketch_is_refused(tmp_path):
     sketched, plain = (file.path for file in pair(tmp_path, rows_like_words(1000)))
     sketch = sketched.with_name("a.fifu.sketch")
