@@ -141,6 +141,25 @@ class Files:
         return path
 
     @cached_property
+    def lmdb(self) -> Path:
+        """:attr:`dense` as a database of LMDB: a row as bytes for each word as UTF-8."""
+        import lmdb
+
+        path = self._path("lmdb", ".mdb")
+        if not path.exists():
+            aside = path.with_name(path.name + ".part")
+            aside.unlink(missing_ok=True)
+            with (
+                embmap.open(self.dense) as file,
+                lmdb.open(str(aside), subdir=False, map_size=1 << 40, lock=False) as database,
+                database.begin(write=True) as transaction,
+            ):
+                for word, row in sorted((word.encode(), row) for row, word in enumerate(file)):
+                    transaction.put(word, file.vectors[row].tobytes(), append=True)
+            aside.rename(path)
+        return path
+
+    @cached_property
     def gensim(self) -> Path:
         """:attr:`dense` as gensim saves it: a pickle, the rows in a .npy beside it."""
         from gensim.models import KeyedVectors
@@ -271,13 +290,13 @@ def word(i: int) -> str:
 def unknown(n: int, seed: int = 2) -> list[str]:
     """Return distinct words that no file holds.
 
-    Each has twelve letters: with brackets, 42 n-grams of three to six.
+    Each has thirteen letters: with brackets, 46 n-grams of three to six.
     """
     found: dict[str, None] = {}
     rng = np.random.default_rng(seed)
     while len(found) < n:
         syllables = [_SYLLABLES[i] for i in rng.integers(100, size=5).tolist()]
-        found["".join(syllables) + "qu"] = None  # no syllable holds a q
+        found["".join(syllables) + "qua"] = None  # no syllable holds a q
     return list(found)
 
 

@@ -16,6 +16,7 @@ LAYOUTS = ["blocks", "stream"]
 KERNELS = ["embmap, numpy", "embmap, numba, one thread", "embmap, numba, two threads"]
 SCALE = np.float32(files.WALK_SCALE)
 N_WRITTEN = 5  # time steps
+N_FIRST = 10_000  # words of the first calls: a million symbols
 
 
 @pytest.fixture(scope="module")
@@ -145,20 +146,50 @@ def test_step(benchmark, record, file, steps, way):
     assert np.array_equal(found, steps[0])
 
 
+CALLS = {"first call": slice(0, 1), "second call": slice(1, 2), "later calls": slice(2, 6)}
+
+
+@pytest.mark.parametrize("calls", list(CALLS))
+@pytest.mark.benchmark(timer=clock)
+def test_first_steps(benchmark, record, rounds, path, data, steps, calls):
+    """A million symbols six times over, in a process that has loaded nothing before."""
+    n_rows = min(N_FIRST, data.walk_shape[1])
+    seconds = []
+
+    def decode():
+        if not seconds:
+            outcome = in_fresh_process("steps", path=str(path), n_rows=n_rows, rounds=6)
+            assert outcome["total"] == steps[0][:n_rows].sum(dtype=np.int64)
+            seconds.extend(outcome["seconds"][CALLS[calls]])
+        replay(seconds.pop())
+
+    benchmark.pedantic(decode, rounds=rounds(8))
+    record("first time steps", f"embmap, {calls}")
+
+
+def test_first_steps_in_another_coder(benchmark, record, file, steps):
+    decode_elsewhere(benchmark, file, steps[0][:N_FIRST])
+    record("first time steps", "constriction")
+
+
 def test_step_in_another_coder(benchmark, record, file, steps):
-    """constriction decodes its own encoding of the same symbols to symbol numbers."""
+    decode_elsewhere(benchmark, file, steps[0])
+    record("time step", "constriction", symbols=steps[0].size)
+
+
+def decode_elsewhere(benchmark, file, step):
+    """Let constriction decode its own encoding of the same symbols to symbol numbers."""
     stream = pytest.importorskip("constriction", reason="constriction is not installed here").stream
     model = model_of(file._groups.file, file._offsets, 0)
     number_of = np.zeros(1 << 16, np.int32)
     number_of[model.symbols.view(np.uint16)] = np.arange(model.symbols.size)
-    numbers = number_of[steps[0].reshape(-1).view(np.uint16)]
+    numbers = number_of[step.reshape(-1).view(np.uint16)]
     probabilities = (model.frequencies / 4096).astype(np.float32)
     categorical = stream.model.Categorical(probabilities, perfect=False, lazy=False)
     coder = stream.stack.AnsCoder()
     coder.encode_reverse(numbers, categorical)
     words = coder.get_compressed()
     found = benchmark(lambda: stream.stack.AnsCoder(words).decode(categorical, numbers.size))
-    record("time step", "constriction", symbols=numbers.size)
     assert np.array_equal(found, numbers)
 
 

@@ -31,6 +31,28 @@ def look_up_each(library, words):
         library[word]
 
 
+def test_look_up_in_a_database(benchmark, record, data, warmed, asked):
+    """LMDB's bytes of a row, in place, as an array."""
+    lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed here")
+    words, rows = asked
+
+    def look_up(words):
+        for word in words:
+            from_buffer(get(word.encode()), np.float32)
+
+    path = str(warmed(data.lmdb))
+    with (
+        lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False) as database,
+        database.begin(buffers=True) as transaction,
+    ):
+        get, from_buffer = transaction.get, np.frombuffer
+        look_up(words)
+        benchmark(look_up, words)
+        record("look-up", "LMDB", len(words))
+        found = np.array([from_buffer(get(word.encode()), np.float32) for word in words])
+    assert np.array_equal(found, files.rows(rows))
+
+
 @pytest.mark.parametrize("way", ["embmap, index file", "embmap", "finalfusion", "gensim"])
 def test_look_up(benchmark, record, library, asked, way):
     words, rows = asked
