@@ -88,6 +88,19 @@ class Files:
         return self.dense
 
     @cached_property
+    def sketched(self) -> Path:
+        """A link to :attr:`dense` with a sketch beside it."""
+        folder = self.folder / "sketched"
+        folder.mkdir(exist_ok=True)
+        link = folder / self.dense.name
+        if not link.exists():
+            link.symlink_to(self.dense)
+        if not link.with_name(f"{link.name}.sketch").exists():
+            with embmap.open(link) as file:
+                file.build_sketch()
+        return link
+
+    @cached_property
     def quantized(self) -> Path:
         """A finalfusion file: words, product-quantized rows."""
         path = self._path("quantized", ".fifu")

@@ -132,6 +132,8 @@ _ORIGINAL_TRAJECTORY = 4.8e-3  # seconds of the original program, on another mac
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _BATCH = {"finalfusion": 1 / 8, "gensim": 1 / 15}
 _TENTH = {"safetensors": 0.1}
+_SEARCHES = {"finalfusion": 0.9, "gensim": 0.9, "one product": 0.9}
+_SOME = {"all words": 0.25}
 _PLAIN = {'access="normal"': 0.2}
 _READ = 10 + 4096 / 1200  # ten bytes for each byte of a row, and a page
 _AS_FAST = {"safetensors": 1}
@@ -198,7 +200,10 @@ ROWS = (
     *_over_time("most related, middle step", "most related, middle step"),
     Row("DWE, written, blocks, per symbol", "write a DWE file, blocks", "embmap, numba"),
     Row("DWE, written, stream, per symbol", "write a DWE file, stream", "embmap, numba"),
-    Row("most similar words", "most similar", "embmap", limit=31e-3, any_size=False),
+    Row("most similar words", "most similar", "embmap", ratios=_SEARCHES, any_size=False),
+    Row("… with FILE.sketch", "most similar", "embmap, sketch", ratios=_SEARCHES, any_size=False),
+    Row("… 5 % of the words", "most similar, some", "embmap", ratios=_SOME, any_size=False),
+    Row("… 5 %, with FILE.sketch", "most similar, some", "embmap, sketch"),
     Row("… quantized, numpy", "most similar, quantized", "embmap, numpy"),
     Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
     Row("one row, not in memory", "cold, one row", "embmap", ratios=_PLAIN),

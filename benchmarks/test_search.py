@@ -7,6 +7,7 @@ import embmap
 from benchmarks import files
 
 N_QUERIES, N_FOUND = 5, 10
+WARM = 15  # searches after which compiled loops are loaded
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +22,22 @@ def cosines(words, found, rows):
     return np.einsum("qd,qnd->qn", queries, others) / lengths
 
 
-@pytest.mark.parametrize("way", ["embmap", "finalfusion", "gensim"])
-def test_most_similar(benchmark, record, request, data, warmed, asked, way):
+@pytest.fixture
+def opened(data, warmed, way):
+    """The dense file, with or without a sketch, in a process that has searched for a while."""
+    if way == "embmap, sketch":
+        pytest.importorskip("numba", reason="numba is not installed here")
+    file = embmap.open(warmed(data.sketched if way == "embmap, sketch" else data.dense))
+    for row in range(WARM):
+        file.most_similar(files.word(row % data.n_words))
+    return file
+
+
+@pytest.mark.parametrize("way", ["embmap", "embmap, sketch", "finalfusion", "gensim"])
+def test_most_similar(benchmark, record, request, data, asked, way):
     n = min(N_FOUND, data.n_words - 1)
-    if way == "embmap":
-        file = embmap.open(warmed(data.dense), index="memory")
+    if way.startswith("embmap"):
+        file = request.getfixturevalue("opened")
 
         def search(word):
             return [each.word for each in file.most_similar(word, n)]
@@ -53,6 +65,24 @@ def test_most_similar(benchmark, record, request, data, warmed, asked, way):
         scores = cosines(asked, found, rows)
         assert (np.diff(scores, axis=1) <= 1e-6).all()
         assert (scores < 1).all()
+
+
+def test_one_product(benchmark, record, data, warmed, asked):
+    """The product of the matrix with each query: no lengths, no ranking."""
+    with embmap.open(warmed(data.dense)) as file:
+        matrix, queries = np.asarray(file.vectors), file.batch(asked)
+    benchmark(lambda: [matrix @ query for query in queries])
+    record("most similar", "one product", len(asked))
+
+
+@pytest.mark.parametrize("way", ["embmap", "embmap, sketch", "all words"])
+def test_most_similar_of_some(benchmark, record, data, opened, asked, way):
+    n = min(N_FOUND, data.n_words // 20)
+    among = np.random.default_rng(5).permutation(data.n_words)[: data.n_words // 20]
+    some = None if way == "all words" else np.sort(among)
+    found = benchmark(lambda: [opened.most_similar(word, n, among=some) for word in asked])
+    record("most similar, some", way, len(asked))
+    assert some is None or np.isin([each.row for each in found[0]], some).all()
 
 
 @pytest.mark.parametrize("way", ["embmap, numpy", "embmap, numba"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.absent import Closed, NoRows, no_words
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
@@ -25,8 +26,6 @@ from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.vectors.matrix import Matrix, check_out
-from embmap.words.index_source import IndexSource
-from embmap.words.records import Records
 from embmap.words.time_labels import TimeStep
 from embmap.words.vocabulary import Vocabulary
 
@@ -70,8 +69,8 @@ class EmbeddingFile(Embeddings):
         self._dialect = dialect
         self._vocabulary = vocabulary
         self._matrix = matrix
-        self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
-        self._rows = _NoRows(self._stored_vectors) if matrix is None else matrix.rows()
+        self._words = no_words(file, self.format) if vocabulary is None else vocabulary
+        self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
         self._reopen: Callable[[], EmbeddingFile] | None = None
         self._search: Similarity | None = None
         self.closed = False
@@ -264,7 +263,38 @@ class EmbeddingFile(Embeddings):
             If the index cannot be written.
         """
         file = self.at()
-        return file._searched().build_index(file, path, progress)
+        return file._searched().build_ann(file, path, progress)
+
+    def build_sketch(
+        self, path: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+    ) -> Path:
+        """Write a sketch of the vectors beside the file, for quicker exact searches, and use it.
+
+        A sketch takes a byte for each number and about 12 for each row. Searches read it in place
+        of the vectors and give the same answers. They use it if numba is installed.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            The sketch; by default FILE.sketch, where searches look for it, or FILE.t.sketch for
+            time step t of a DWE file.
+        progress : callable, optional
+            Called as ``progress(what, done, total)``.
+
+        Returns
+        -------
+        pathlib.Path
+            The sketch.
+
+        Raises
+        ------
+        ValueError
+            If the file has no words, if its vectors are quantized, or if `path` is the data file.
+        OSError
+            If the sketch cannot be written.
+        """
+        file = self.at()
+        return file._searched().build_sketch(file, path, progress)
 
     def _beside(self, suffix: str) -> Path:
         """Return the path of an index over the vectors: FILE.usearch for FILE."""
@@ -280,8 +310,7 @@ class EmbeddingFile(Embeddings):
             with _creating:  # all threads use the same, which keeps its indexes
                 found = self._search
                 if found is None:
-                    beside = self._beside(SUFFIX)
-                    found = Similarity(self._vocabulary, matrix, self._file, beside)
+                    found = Similarity(self._vocabulary, matrix, self._file, self._beside)
                     self._search = found
         return found
 
@@ -350,6 +379,8 @@ class EmbeddingFile(Embeddings):
             report.attempt(verify_words, ngrams, report, progress)
         required = self._words.finder.source.required
         report.attempt(self.check_index, severity="error" if required else "warning")
+        if self._matrix is not None and self._matrix.ndim == 2:
+            report.attempt(self._searched().check_sketch, severity="warning")
         self._verify_data(report, progress)
         return report
 
@@ -423,7 +454,7 @@ class EmbeddingFile(Embeddings):
     def close(self) -> None:
         """Close the file. Later calls raise ClosedError; arrays already returned stay valid."""
         self.closed = True
-        gone = _Closed(self._path)
+        gone = Closed(self._path)
         # None would mean "no words" or "no vectors" to a thread in the middle of an answer.
         for name in ("_file", "_words", "_vocabulary", "_matrix", "_rows", *self._parts):
             setattr(self, name, gone)
@@ -453,42 +484,6 @@ class EmbeddingFile(Embeddings):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
-
-
-class _NoRows:
-    """The rows of a file without vectors: any use raises the FormatError that says so."""
-
-    def __init__(self, vectors: Callable[[], Matrix]) -> None:
-        self._vectors = vectors
-
-    def __getitem__(self, row: int) -> npt.NDArray[Any]:
-        return self._vectors()[row]
-
-
-class _Closed:
-    """Replaces the parts of a closed file: any use raises ClosedError."""
-
-    def __init__(self, path: Path | None) -> None:
-        object.__setattr__(self, "_path", path)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._raise()
-
-    def __getitem__(self, item: object) -> NoReturn:
-        self._raise()
-
-    def __iter__(self) -> NoReturn:
-        self._raise()
-
-    def __len__(self) -> NoReturn:
-        self._raise()
-
-    def _raise(self) -> NoReturn:
-        raise ClosedError(f"{self._path} is closed")
-
-
-def _no_words(file: ByteSource, format: str) -> Vocabulary:
-    return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 
 def jsonable(value: Any) -> Any:

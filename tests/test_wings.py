@@ -17,7 +17,7 @@ ORDER = [
     ["codecs"],
     ["words", "vectors"],
     ["search"],
-    ["embeddings", "indexing"],
+    ["absent", "embeddings", "indexing"],
     ["embedding_file"],
     ["formats.exchange"],
     ["formats.format"],

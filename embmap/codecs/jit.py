@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs.jit_search import code_bounds, gathered_products
 from embmap.codecs.jit_support import bitcast, compiled, prepare
 from embmap.codecs.jit_words import (
     bucket_hashes,
@@ -23,6 +24,7 @@ from embmap.codecs.jit_words import (
 
 __all__ = [
     "bucket_hashes",
+    "code_bounds",
     "compose",
     "decode_affine",
     "decode_ans",
@@ -31,6 +33,7 @@ __all__ = [
     "fasttext_hashes",
     "find_rows",
     "gather_rows",
+    "gathered_products",
     "prepare",
     "segment_sums",
     "table_sums",

@@ -32,17 +32,23 @@ __all__ = [
 hold_for_forks(global_compiler_lock)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function when it is first called."""
+    options |= {"nogil": True, "error_model": "numpy"}
     try:
-        return numba.njit(function, nogil=True, error_model="numpy", cache=True)
+        return numba.njit(function, cache=True, **options)
     except RuntimeError:  # there is no folder for the cache: each process compiles again
-        return numba.njit(function, nogil=True, error_model="numpy")
+        return numba.njit(function, **options)
 
 
 def prepare(function: Any, arguments: tuple[Any, ...]) -> None:
     """Compile a function for the types of some arguments, or read it from the cache."""
     function.compile(tuple(map(numba.typeof, arguments)))
+
+
+def _in_llvm(function: Callable[..., Any]) -> Any:
+    """Return a function for compiled loops, given one that returns its signature and its code."""
+    return intrinsic(function)
 
 
 def bitcast(source: Any, target: Any) -> Any:
@@ -54,7 +60,7 @@ def bitcast(source: Any, target: Any) -> Any:
 
         return target(source), generate
 
-    return intrinsic(reinterpret)
+    return _in_llvm(reinterpret)
 
 
 def _address(context: Any, builder: Any, of: Any, item: tuple[Any, Any]) -> Any:
@@ -63,7 +69,7 @@ def _address(context: Any, builder: Any, of: Any, item: tuple[Any, Any]) -> Any:
     return builder.gep(array.data, [item[1]])
 
 
-@intrinsic
+@_in_llvm
 def load64(_typing: Any, data: Any, _at: Any) -> Any:
     """Return the eight bytes from an offset in an array of uint8 on as a little-endian uint64."""
 
@@ -74,7 +80,7 @@ def load64(_typing: Any, data: Any, _at: Any) -> Any:
     return types.uint64(data, types.int64), generate
 
 
-@intrinsic
+@_in_llvm
 def prefetch(_typing: Any, array: Any, _at: Any) -> Any:
     """Ask the processor for the memory of an item of a contiguous array.
 
@@ -93,7 +99,7 @@ def prefetch(_typing: Any, array: Any, _at: Any) -> Any:
     return types.void(array, types.int64), generate
 
 
-@intrinsic
+@_in_llvm
 def product_folded(_typing: Any, _left: Any, _right: Any) -> Any:
     """Return the lower half of a product of 128 bits, combined with its upper half by XOR."""
 
@@ -106,7 +112,7 @@ def product_folded(_typing: Any, _left: Any, _right: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@intrinsic
+@_in_llvm
 def copy_items(_typing: Any, _target: Any, _to: Any, _source: Any, _at: Any, _n: Any) -> Any:
     """Copy items between places of contiguous arrays of one dtype."""
 

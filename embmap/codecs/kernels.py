@@ -142,7 +142,7 @@ class _Loading:
 
     def _load(self) -> None:
         global _given_up
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
         try:
             jit = _import()
             kernel = getattr(jit, self._name)

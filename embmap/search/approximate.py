@@ -146,6 +146,11 @@ class ApproximateSource:
             self.use(self.path)
         return cast(ApproximateIndex, self._index)
 
+    def build(self, path: Path, matrix: Matrix, progress: Progress | None) -> None:
+        """Write an index over the first rows of a matrix, and search it from now on."""
+        build_index(path, self._data, matrix, self._shape[0], progress=progress)
+        self.use(path)
+
     def use(self, path: Path) -> None:
         """Open an index and search it from now on."""
         self._index = self.opened(path, self._backend)

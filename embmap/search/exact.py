@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embmap.codecs import kernels
 from embmap.codecs.products import multiply
-from embmap.search.lengths import measure_lengths
+from embmap.search.lengths import lengths_of, measure_lengths
 from embmap.search.queries import Metric
 from embmap.search.ranking import Count, Ranking
 from embmap.threads import in_parallel, n_threads
@@ -23,15 +24,18 @@ from embmap.vectors.matrix import Matrix
 from embmap.vectors.product import ProductMatrix
 from embmap.vectors.streamed import Leading, Selected
 
-__all__ = ["ExactSearch"]
+__all__ = ["ExactSearch", "LeftOut", "find_places", "share_out"]
 
 _BLOCK_NBYTES = 1 << 23
 _GATHERED_NBYTES = 1 << 21  # size of the pieces of gathered rows, which stay in the cache
 _SCATTERED = 5  # gathering a row takes as long as comparing about as many rows that lie together
+_IN_PLACE = 4  # with more queries, BLAS multiplies gathered rows sooner than a loop where they lie
 _SCORES = 1 << 17  # number of scores in a block, if its rows need no copy
 _QUERIES = 512  # largest number of queries in one pass over the matrix
 _FEW = 24  # with more queries, decoding rows costs less than adding up table entries
-_PARALLEL = 1 << 20  # number of multiplications above which a second thread saves time
+# Numbers above which a second thread saves time: reading them from memory takes most of a
+# millisecond, and starting a thread and waiting for it a tenth of one.
+_PARALLEL = 1 << 22
 
 
 class ExactSearch:
@@ -71,7 +75,7 @@ class ExactSearch:
             n = min(n, among.size)
             n_runs = 1 + np.count_nonzero(np.diff(among) > 1)
             if among.size + _SCATTERED * n_runs < self._n_rows:
-                places = [_places(among, rows) for rows in excluded or ()] or None
+                places = [find_places(among, rows) for rows in excluded or ()] or None
                 found = self._among(among).nearest(queries, n, metric, places)
                 return [(among[local], scores) for local, scores in found]
             kept = np.zeros(self._n_rows, np.bool_)
@@ -80,7 +84,7 @@ class ExactSearch:
         for first in range(0, len(queries), _QUERIES):
             at_once = slice(first, first + _QUERIES)
             ranking = Ranking(self._matrix, queries[at_once], n, metric)
-            left_out = _LeftOut([] if excluded is None else excluded[at_once], kept)
+            left_out = LeftOut([] if excluded is None else excluded[at_once], kept)
             answers += self._answer(ranking, left_out)
         return answers
 
@@ -98,7 +102,7 @@ class ExactSearch:
     ) -> int:
         """Return how many rows have a greater cosine with a query (dim,) than a vector has."""
         count = Count(self._matrix, query, other)
-        self._answer(count, _LeftOut([excluded], None))
+        self._answer(count, LeftOut([excluded], None))
         return count.n_nearer
 
     def _among(self, rows: npt.NDArray[np.int64]) -> ExactSearch:
@@ -112,7 +116,7 @@ class ExactSearch:
         return search
 
     def _answer(
-        self, ranking: Ranking, left_out: _LeftOut
+        self, ranking: Ranking, left_out: LeftOut
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         matrix, m = self._matrix, len(ranking.units)
         n_rows = self._n_rows if ranking.n else 0
@@ -131,6 +135,8 @@ class ExactSearch:
             per_block = max(_SCORES // m, 64)
         elif isinstance(matrix, Selected):
             per_block = max(_SCORES // (4 * m), 64)
+        n_numbers = n_rows * matrix.shape[1] * m
+        per_block, spans = share_out(n_rows, per_block, n_numbers, cut=matrix.random_access)
 
         def work(span: tuple[int, int]) -> None:
             with np.errstate(all="ignore"):  # rows that overflow are scored again
@@ -140,11 +146,10 @@ class ExactSearch:
                     if measured is not None:
                         lengths[start:stop] = measured
                     scores, slack = ranking.scores(products, lengths[start:stop])
-                    left_out.blank(scores, start)
-                    ranking.consider(start, scores, slack)
+                    left_out.blank(scores, range(start, stop))
+                    ranking.consider(range(start, stop), scores, slack)
 
-        n_spans = 4 * n_threads() if n_rows * matrix.shape[1] * m >= _PARALLEL else 1
-        in_parallel(work, _spans(n_rows, per_block, n_spans))
+        in_parallel(work, spans)
         if n_rows == self._n_rows:
             self._lengths = lengths
         return ranking.settled()
@@ -187,6 +192,26 @@ class _DenseScan:
     def _gather(
         self, matrix: Selected, start: int, stop: int, measure: bool
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Do the same where scattered rows lie, if a compiled loop can."""
+        m, n, dtype = len(self._units), stop - start, self._units.dtype
+        mapped = matrix.mapped_rows(start, stop) if m <= _IN_PLACE else None
+        if mapped is None:
+            return self._copy(matrix, start, stop, measure)
+        array, rows = mapped
+        if not (
+            array.dtype == dtype == np.float32 and array.flags.aligned and array.flags.c_contiguous
+        ):
+            return self._copy(matrix, start, stop, measure)
+        products, squares = np.empty((m, n), dtype), np.empty(n if measure else 0, dtype)
+        kernel = kernels.find("gathered_products", array, rows, self._units, products, squares)
+        if kernel is None:
+            return kernels.counted(self._copy)(matrix, start, stop, measure)
+        kernel(array, rows, self._units, products, squares)
+        return products, lengths_of(squares, lambda i: array[rows[i]]) if measure else None
+
+    def _copy(
+        self, matrix: Selected, start: int, stop: int, measure: bool
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         """Do the same in pieces, which are gathered into the same memory."""
         dtype = self._units.dtype
         products = np.empty((len(self._units), stop - start), dtype)
@@ -218,7 +243,7 @@ class _ProductScan:
         return products, self._matrix.lengths(start, stop) if measure else None
 
 
-class _LeftOut:
+class LeftOut:
     """The rows to leave out, for each query, and the only rows to keep for all of them."""
 
     def __init__(
@@ -231,25 +256,46 @@ class _LeftOut:
         self._rows = rows[order]
         self._which = np.repeat(np.arange(len(sizes)), sizes)[order]
 
-    def blank(self, scores: npt.NDArray[Any], start: int) -> None:
-        """Set the scores of rows to leave out in a block to NaN."""
-        first, last = np.searchsorted(self._rows, (start, start + scores.shape[1]))
+    def blank(self, scores: npt.NDArray[Any], rows: range | npt.NDArray[np.int64]) -> None:
+        """Set scores to NaN where their rows, which are sorted, are left out."""
+        if not len(rows):
+            return
+        first, last = np.searchsorted(self._rows, (rows[0], rows[-1] + 1))
         if last > first:
-            scores[self._which[first:last], self._rows[first:last] - start] = np.nan
+            which, left_out = self._which[first:last], self._rows[first:last]
+            if isinstance(rows, range):
+                places = left_out - rows.start
+            else:
+                places = np.searchsorted(rows, left_out)
+                found = rows[places] == left_out
+                which, places = which[found], places[found]
+            scores[which, places] = np.nan
         if self._kept is not None:
-            scores[:, ~self._kept[start : start + scores.shape[1]]] = np.nan
+            scores[:, ~self._kept[rows[0] : rows[-1] + 1]] = np.nan
 
 
-def _places(rows: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def find_places(
+    rows: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Return the places of those chosen rows that are among some sorted rows."""
     places = np.searchsorted(rows, chosen)
     places = places[places < rows.size]
     return places[np.isin(rows[places], chosen, kind="sort")]
 
 
-def _spans(n_rows: int, per_block: int, n: int) -> list[tuple[int, int]]:
-    """Return up to `n` ranges of rows, each of whole blocks."""
+def share_out(
+    n_rows: int, most: int, n_numbers: int, *, cut: bool = True
+) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many rows to compare at a time, and ranges of rows for threads.
+
+    It is `most`, or fewer if each thread then has some, unless this must not `cut` chunks. There is
+    one range if starting a thread takes longer than it saves.
+    """
+    n = n_threads() if n_numbers >= _PARALLEL else 1
+    if n == 1:
+        return most, [(0, n_rows)] if n_rows else []
+    per_block = min(most, -(-n_rows // (2 * n))) if cut else most
     n_blocks = -(-n_rows // per_block)
-    n = min(n, n_blocks)
+    n = min(4 * n, n_blocks)
     bounds = [n_blocks * i // n * per_block for i in range(n)]
-    return list(zip(bounds, [*bounds[1:], n_rows], strict=True)) if n else []
+    return per_block, list(zip(bounds, [*bounds[1:], n_rows], strict=True))

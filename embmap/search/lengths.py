@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from embmap.codecs.products import vecdot
 
-__all__ = ["HIGH", "LOW", "SMALLER", "cosines", "measure_lengths", "scale_to_units"]
+__all__ = ["HIGH", "LOW", "SMALLER", "cosines", "lengths_of", "measure_lengths", "scale_to_units"]
 
 LOW, HIGH = 1e-15, 1e15
 """The range of lengths whose squares and products fit into float32."""
@@ -20,12 +21,19 @@ SMALLER = 2.0**-600
 def measure_lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the Euclidean lengths of rows: infinity on overflow, NaN for infinite rows."""
     with np.errstate(all="ignore"):
-        squares = vecdot(vectors, vectors)
+        return lengths_of(vecdot(vectors, vectors), vectors.__getitem__)
+
+
+def lengths_of(
+    squares: npt.NDArray[Any], take: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """Return the lengths whose squares are known; a function returns the rows of some of them."""
+    with np.errstate(all="ignore"):
         lengths = np.sqrt(squares)
         # Squares of small or large numbers may vanish or overflow although the length does not.
         wrong = np.flatnonzero(~((squares > LOW**2) & (squares < HIGH**2)))
         if wrong.size:
-            rows = vectors[wrong].astype(np.float64)
+            rows = take(wrong).astype(np.float64)
             largest = np.abs(rows).max(axis=1, initial=0)
             scaled = rows / np.where(largest > 0, largest, 1)[:, np.newaxis]
             lengths[wrong] = np.sqrt(vecdot(scaled, scaled)) * largest

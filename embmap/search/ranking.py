@@ -49,13 +49,22 @@ class Ranking:
         self._lock = threading.Lock()
 
     def scores(
-        self, products: npt.NDArray[Any], lengths: npt.NDArray[Any]
+        self,
+        products: npt.NDArray[Any],
+        lengths: npt.NDArray[Any],
+        errors: npt.NDArray[Any] | None = None,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return upper bounds of the scores, written over `products`, and their slack."""
+        """Return upper bounds of the scores, written over `products`, and their slack.
+
+        With `errors`, which may be written over, the products differ by no more than these.
+        """
         dtype = products.dtype
         slack = np.full(1, self._slack, dtype)
         if self._metric == "cosine":
-            products /= np.maximum(lengths, np.finfo(dtype).tiny)
+            safe = np.maximum(lengths, np.finfo(dtype).tiny)
+            products /= safe
+            if errors is not None:
+                errors /= safe
         elif self._metric == "dot":
             slack = slack * lengths
         else:
@@ -64,6 +73,11 @@ class Ranking:
             products *= 2 * of_query
             products -= squares
             slack = slack * (squares + 2 * lengths * of_query)
+            if errors is not None:
+                errors *= 2 * of_query
+        if errors is not None:
+            errors += slack
+            slack = errors
         products += slack
         plain = bool(lengths.size) and lengths.min() >= LOW and lengths.max() <= HIGH
         if not plain or self._metric == "euclidean":
@@ -75,8 +89,13 @@ class Ranking:
             products[:, np.isnan(lengths)] = np.nan
         return products, slack
 
-    def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
-        """Keep the rows of a block that may be among the best."""
+    def consider(
+        self,
+        numbers: range | npt.NDArray[np.int64],
+        scores: npt.NDArray[Any],
+        slack: npt.NDArray[Any],
+    ) -> None:
+        """Keep the rows, of these, that may be among the best."""
         m, n_rows = scores.shape
         floors = self._floors.astype(scores.dtype)[:, np.newaxis]
         hits = np.flatnonzero(scores >= floors)
@@ -92,7 +111,8 @@ class Ranking:
         which, rows = np.divmod(hits, n_rows)
         upper = scores[which, rows]
         lower = upper - 2 * np.broadcast_to(slack, scores.shape)[which, rows]
-        self.keep(which, rows + start, upper, np.where(np.isnan(lower), -np.inf, lower))
+        rows = rows + numbers.start if isinstance(numbers, range) else numbers[rows]
+        self.keep(which, rows, upper, np.where(np.isnan(lower), -np.inf, lower))
 
     def keep(
         self,
@@ -111,6 +131,12 @@ class Ranking:
 
     def _shrink(self) -> None:
         """Drop candidates that are worse than `n` others."""
+        self._drop()
+        if self._n_pool > self._limit // 2:
+            self._decide()
+
+    def _drop(self) -> None:
+        """Drop candidates whose bounds show that they are worse than `n` others."""
         which, rows, upper, lower = map(np.concatenate, zip(*self._pool, strict=True))
         order = np.lexsort((-lower, which))
         counts = np.bincount(which, minlength=len(self.units))
@@ -120,21 +146,23 @@ class Ranking:
         kept = np.flatnonzero(upper >= self._floors[which])
         self._pool = [(which[kept], rows[kept], upper[kept], lower[kept])]
         self._n_pool = kept.size
-        if self._n_pool > self._limit // 2:  # mostly ties: exact scores decide
-            which, rows, exact, _ = self._best()
-            bounds = self._as_scanned(which, exact)
-            known = np.isfinite(bounds)  # an infinite score bounds nothing
-            upper, lower = np.where(known, bounds, np.inf), np.where(known, bounds, -np.inf)
-            self._pool, self._n_pool = [(which, rows, upper, lower)], rows.size
-            full = np.flatnonzero(np.bincount(which, minlength=len(self.units)) >= self.n)
-            last = np.searchsorted(which, full, "right") - 1
-            self._floors[full] = np.maximum(self._floors[full], lower[last])
+
+    def _decide(self) -> None:
+        """Let exact scores decide between candidates, which are mostly ties."""
+        which, rows, exact, _ = self._best()
+        bounds = self._as_scanned(which, exact)
+        known = np.isfinite(bounds)  # an infinite score bounds nothing
+        upper, lower = np.where(known, bounds, np.inf), np.where(known, bounds, -np.inf)
+        self._pool, self._n_pool = [(which, rows, upper, lower)], rows.size
+        full = np.flatnonzero(np.bincount(which, minlength=len(self.units)) >= self.n)
+        last = np.searchsorted(which, full, "right") - 1
+        self._floors[full] = np.maximum(self._floors[full], lower[last])
 
     def _best(self) -> tuple[npt.NDArray[Any], ...]:
         """Return queries, rows and exact scores of the best candidates, sorted."""
         empty = np.empty(0, np.int64)
         pool = [(empty, empty, np.empty(0), np.empty(0)), *self._pool]
-        which, rows, *_ = map(np.concatenate, zip(*pool, strict=True))
+        which, rows, upper, lower = map(np.concatenate, zip(*pool, strict=True))
         exact, beyond = np.empty(rows.size), np.zeros(rows.size)
         for first in range(0, rows.size, _PAIRS):
             part = slice(first, first + _PAIRS)
@@ -142,12 +170,22 @@ class Ranking:
             huge = first + np.flatnonzero(np.isinf(exact[part]))
             if huge.size:  # too large for float64: rank scaled scores
                 beyond[huge] = self._exact(which[huge], rows[huge], SMALLER)
+        self._compare(which, exact, upper, lower)
         order = np.lexsort((rows, -beyond, -exact, which))
         order = order[~np.isnan(exact[order])]
         which = which[order]
         rank = np.arange(order.size) - np.searchsorted(which, which)
         order, which = order[rank < self.n], which[rank < self.n]
         return which, rows[order], exact[order], empty
+
+    def _compare(
+        self,
+        which: npt.NDArray[np.int64],
+        exact: npt.NDArray[np.float64],
+        upper: npt.NDArray[np.float64],
+        lower: npt.NDArray[np.float64],
+    ) -> None:
+        """Compare exact scores with their bounds, which hold if the products come from rows."""
 
     def _exact(
         self, which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], factor: float = 1.0
@@ -212,14 +250,19 @@ class Count(Ranking):
         self._bound = cosines(other[np.newaxis].astype(np.float64), self.units)[0]
         self.n_nearer = 0
 
-    def consider(self, start: int, scores: npt.NDArray[Any], slack: npt.NDArray[Any]) -> None:
-        """Count the rows of a block that are nearer."""
+    def consider(
+        self,
+        numbers: range | npt.NDArray[np.int64],
+        scores: npt.NDArray[Any],
+        slack: npt.NDArray[Any],
+    ) -> None:
+        """Count the rows, of these, that are nearer."""
         upper = scores[0].astype(np.float64)
         sure = upper - 2 * np.broadcast_to(slack, scores.shape)[0] > self._bound
         n_nearer = int(np.count_nonzero(sure))
         rows = np.flatnonzero((upper > self._bound) & ~sure)
         for first in range(0, rows.size, _PAIRS):
-            part = rows[first : first + _PAIRS] + start
+            part = np.asarray(numbers)[rows[first : first + _PAIRS]]
             exact = self._exact(np.zeros(part.size, np.int64), part)
             n_nearer += int(np.count_nonzero(exact > self._bound))
         with self._lock:

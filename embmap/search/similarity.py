@@ -7,7 +7,7 @@ the rows; for approximate search, :mod:`embmap.search.approximate` proposes them
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,10 +18,13 @@ from embmap.codecs.products import vecdot
 from embmap.errors import UnknownWordError
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
-from embmap.search.approximate import ApproximateSource, build_index
+from embmap.search import approximate, sketch_file
+from embmap.search.approximate import ApproximateSource
 from embmap.search.exact import ExactSearch
 from embmap.search.lengths import scale_to_units
+from embmap.search.preselection import SketchSearch
 from embmap.search.queries import Neighbor, Options, Queries, check_finite
+from embmap.search.sketch_file import SketchSource
 from embmap.vectors.matrix import Matrix
 from embmap.words.vocabulary import Vocabulary
 
@@ -46,16 +49,23 @@ class Similarity:
     """
 
     def __init__(
-        self, words: Vocabulary | None, matrix: Matrix, data: ByteSource, beside: Path
+        self,
+        words: Vocabulary | None,
+        matrix: Matrix,
+        data: ByteSource,
+        beside: Callable[[str], Path],
     ) -> None:
         self._words = words
         # Further rows belong to subwords.
         self.n_rows = len(matrix) if words is None else len(words)
         self._matrix = matrix
+        shape = self.n_rows, matrix.shape[1]
+        self.sketch = SketchSource(beside(sketch_file.SUFFIX), data, matrix, self.n_rows)
         self._search = ExactSearch(matrix, self.n_rows)
+        self._sketched = SketchSearch(self._search, matrix, self.sketch)
         self._cut: tuple[int, ExactSearch] | None = None
         self._data = data
-        self.approximate = ApproximateSource(beside, data, (self.n_rows, matrix.shape[1]))
+        self.approximate = ApproximateSource(beside(approximate.SUFFIX), data, shape)
 
     def nearest(self, file: Searched, queries: Queries, options: Options) -> list[list[Neighbor]]:
         """Return the neighbors of each query."""
@@ -76,27 +86,43 @@ class Similarity:
         pair, rows = check_finite(file.batch([word, other])), file.find([word, other])
         return 1 + self._search.count_nearer(pair[0], pair[1], rows[rows >= 0])
 
-    def _search_of(self, dim: int | None) -> ExactSearch:
+    def _search_of(self, dim: int | None) -> ExactSearch | SketchSearch:
         """Return the search of the first `dim` columns; the last one is kept, with its lengths."""
         if dim is None:
-            return self._search
+            return self._sketched
         kept = self._cut
         if kept is None or kept[0] != dim:
             kept = self._cut = dim, ExactSearch(self._matrix, self.n_rows, dim)
         return kept[1]
 
-    def build_index(
+    def build_ann(
         self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
     ) -> Path:
         """Write an approximate index and use it from now on."""
-        target = self.approximate.path if path is None else Path(os.fsdecode(path))
+        target = self._target(file, path, self.approximate.path)
+        self.approximate.build(target, self._matrix, progress)
+        return target
+
+    def build_sketch(
+        self, file: Searched, path: str | os.PathLike[str] | None, progress: Progress | None
+    ) -> Path:
+        """Write a sketch and use it from now on."""
+        target = self._target(file, path, self.sketch.path)
+        self.sketch.build(target, progress)
+        return target
+
+    def _target(self, file: Searched, path: str | os.PathLike[str] | None, usual: Path) -> Path:
+        """Return the path of an index to write, or raise ValueError."""
+        target = usual if path is None else Path(os.fsdecode(path))
         if target.exists() and target.samefile(file.path):
             raise ValueError(f"{target} holds the data; name another file for the index")
         if not self.n_rows:
             raise ValueError(f"{file.path} has no words to index")
-        build_index(target, self._data, self._matrix, self.n_rows, progress=progress)
-        self.approximate.use(target)
         return target
+
+    def check_sketch(self) -> None:
+        """Check FILE.sketch, if it exists, against its checksums and every row."""
+        self.sketch.check_all()
 
     def _ranked(
         self, found: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]

@@ -74,14 +74,17 @@ class MappedMatrix(DenseMatrix):
         return self._ordered[start:stop]
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
-        self._file.check_whole()
-        base, nbytes = self._offset, self._row_nbytes
-        at_once = max(_ASKED_NBYTES // max(nbytes, _PAGE), 1)
+        at_once = max(_ASKED_NBYTES // max(self._row_nbytes, _PAGE), 1)
         for start in range(0, rows.size, at_once):
             some, part = rows[start : start + at_once], out[start : start + at_once]
-            if self._file.lacks([base + row * nbytes for row in sample(some)]):
-                self.prefetch(some)
-            gather_rows(self._array, some, part)
+            gather_rows(self.asked_for(some), some, part)
+
+    def asked_for(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        self._file.check_whole()
+        base, nbytes = self._offset, self._row_nbytes
+        if self._file.lacks([base + row * nbytes for row in sample(rows)]):
+            self.prefetch(rows)
+        return self._array
 
 
 class ReadMatrix(DenseMatrix):

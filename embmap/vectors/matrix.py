@@ -85,6 +85,21 @@ class Matrix(ABC):
         """
         return None
 
+    def asked_for(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:  # noqa: ARG002
+        """Return what :meth:`mapped` returns, after asking the system for some rows.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Shape (n,), int64: rows that exist, which the caller reads next.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            Shape (rows, columns); None if rows are decoded or read.
+        """
+        return None
+
     def rows(self) -> Rows:
         """Return the object whose subscripts are the fastest way to rows that exist.
 

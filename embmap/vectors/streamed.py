@@ -71,6 +71,18 @@ class Selected(Streamed):
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         return self.read(start, stop)
 
+    def mapped_rows(
+        self, start: int, stop: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
+        """Return all rows of the file as a view, and the numbers of a range of those selected.
+
+        None if rows are not mapped, or if the range lies together.
+        """
+        rows = self._rows[start:stop]
+        together = isinstance(rows, range) or int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+        array = None if together else self._matrix.asked_for(np.asarray(rows))
+        return None if array is None else (array, np.asarray(rows))
+
     def read(
         self, start: int, stop: int, buffer: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:

@@ -23,6 +23,7 @@ from embmap.search import exact as exact_search
 from embmap.search import ranking
 from embmap.subwords import BucketIndexer, FloretIndexer
 from embmap.vectors.product import ProductMatrix
+from tests.kernels import needs_numba
 
 METRICS = ["cosine", "dot", "euclidean"]
 RNG = np.random.default_rng(7)
@@ -621,3 +622,25 @@ def test_numbers_at_the_ends_of_float64_are_ranked_exactly(tmp_path, numbers, me
             assert not any(math.isnan(near.score) for near in found)
             few = file.most_similar(query, n=2, metric=metric)
             assert few == found[:2]
+
+
+@needs_numba
+@pytest.mark.parametrize("kernel", ["numpy", "numba"])
+def test_scattered_rows_are_compared_where_they_lie(tmp_path, small_blocks, monkeypatch, kernel):
+    monkeypatch.setattr(kernels, "CHOICE", kernel)
+    rows = RNG.standard_normal((1000, 37)).astype("f4")
+    rows[::20] *= np.float32(1e-30)
+    rows[5::20] *= np.float32(1e25)
+    rows[40:60] = 0
+    rows[60, 3], rows[61, 4] = np.nan, np.inf
+    among = RNG.permutation(1000)[:90]
+    others = set(range(1000)) - set(among.tolist())
+    for metric in METRICS:
+        with dense(tmp_path, rows) as file:
+            for query in (rows[3], rows[0]):
+                found = file.most_similar(query, 80, metric, among=among)
+                agrees(found, reference(rows, query, 80, metric, others))
+                file.most_similar(query)  # the lengths are known from now on
+                assert file.most_similar(query, 80, metric, among=among) == found
+                both = file.most_similar([query, query], 80, metric, among=among)
+                assert both == [found, found]
