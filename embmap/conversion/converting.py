@@ -110,7 +110,8 @@ def convert(
         :func:`embmap.open`. By default, they are read from ``INPUT.words.txt`` beside the input if
         it exists. This text is refused if it was written with other vectors.
     tensor : str, optional
-        The tensor, array or column of the input that holds the vectors.
+        The tensor, array or column of the input that holds the vectors. By default an EMBD file
+        made from a safetensors file keeps every tensor that it can hold.
     timestep : int or str, optional
         The time step of the input to convert: its number, -1 for the last, or its label in
         `vocab`. A DWE file, or an array of three dimensions, keeps all time steps in a DWE or npz

@@ -125,8 +125,8 @@ def prepare(source: Input, wishes: Wishes) -> Prepared:
 
 
 def _is_kept(source: Input, wishes: Wishes) -> bool:
-    """Return whether an input is written as it is: in its format, or with all its time steps."""
-    return source.format == wishes.format.name or bool(source.steps)
+    """Return whether an input is written as it is: in its format, or with all that it holds."""
+    return source.format == wishes.format.name or bool(source.steps) or source.is_whole
 
 
 def _cut(vectors: Matrix, wishes: Wishes) -> Matrix:

@@ -165,6 +165,7 @@ class TensorFile(EmbeddingFile):
 
     _parts = ("_tensors",)
     _tensors: NamedTensors
+    vectors_name: str | None = None  # the tensor of the vectors
 
     @property
     def tensors(self) -> NamedTensors:

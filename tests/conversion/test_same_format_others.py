@@ -306,3 +306,75 @@ def test_word2vec_of_the_original_without_newlines_keeps_words_and_bits(tmp_path
     words, vectors = rows(tmp_path / "b.bin")
     assert words == WORDS
     assert vectors.tobytes() == VECTORS.tobytes()
+
+
+EMBEDDED = "model.embed_tokens.weight"
+KEPT = {
+    EMBEDDED: ("F16", [5, 2], bytes(range(20))),
+    "bits": ("BF16", [2], b"\1\2\3\4"),
+    "ids": ("I64", [2], np.array([7, -8], "<i8").tobytes()),
+    "small": ("I8", [1, 3], b"\1\2\3"),
+    "rows": ("F32", [5], np.arange(5, dtype="<f4").tobytes()),
+}
+LOST = {
+    "double": ("F64", [1], bytes(8)),
+    "large": ("I64", [1], np.array([2**40], "<i8").tobytes()),
+    "scalar": ("F32", [], bytes(4)),
+    "mask": ("BOOL", [3], b"\0\1\0"),
+}
+
+
+@pytest.mark.parametrize("lost", [[], *([name] for name in LOST)])
+def test_a_safetensors_file_becomes_an_embd_file_with_all_its_tensors(tmp_path, lost):
+    tensors = KEPT | {name: LOST[name] for name in lost}
+    path = write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "pt"})
+    write_words(tmp_path / "a.safetensors.words.txt", WORDS)
+    report = embmap.convert(path, tmp_path / "b.weights")
+    assert report.left_out == (("other tensors",) if lost else ())
+    with embmap.open(path) as source, embmap.open(tmp_path / "b.weights") as file:
+        assert list(file.tensors) == list(KEPT)
+        for name in KEPT:
+            expected = source.tensors[name]
+            expected = expected.astype("i4") if name == "ids" else expected
+            np.testing.assert_array_equal(file.tensors[name], expected, strict=True)
+        assert file[WORDS[3]].tolist() == source[3].tolist()
+        assert file.metadata["format"] == "pt"
+        assert file.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"words": WORDS[1:3]}, [EMBEDDED, "bits", "ids", "small"]),
+        ({"dtype": "float32"}, list(KEPT)),
+        ({"dim": 1}, list(KEPT)),
+        ({"output_layout": "flat"}, [EMBEDDED, "bits", "rows"]),
+        ({"tensor": EMBEDDED}, ["embeddings.word_embeddings.weight"]),
+        ({"limit": 2}, ["embeddings.word_embeddings.weight"]),
+    ],
+)
+def test_what_an_embd_file_keeps_of_a_safetensors_file(tmp_path, options, names):
+    path = write_safetensors(tmp_path / "a.safetensors", KEPT)
+    write_words(tmp_path / "a.safetensors.words.txt", WORDS)
+    report = embmap.convert(path, tmp_path / "b.weights", **options)
+    assert report.left_out == (() if names == list(KEPT) else ("other tensors",))
+    words = options.get("words", WORDS[: options.get("limit")])
+    with embmap.open(path) as source, embmap.open(tmp_path / "b.weights") as file:
+        assert (list(file.tensors), list(file)) == (names, words)
+        rows = [WORDS.index(word) for word in words]
+        expected = np.asarray(source.vectors)[rows, : options.get("dim")]
+        np.testing.assert_array_equal(file.batch(words), expected)
+
+
+def test_tensors_without_vectors_become_an_embd_file(tmp_path):
+    tensors = {"a": ("F32", [5, 2], bytes(40)), "b": ("F32", [2, 5], bytes(40))}
+    path = write_safetensors(tmp_path / "a.safetensors", tensors)
+    assert embmap.convert(path, tmp_path / "b.weights").left_out == ()
+    with embmap.open(tmp_path / "b.weights") as file:
+        assert {name: each.shape for name, each in file.tensors.items()} == {
+            "a": (5, 2),
+            "b": (2, 5),
+        }
+    for options in ({"dim": 1}, {"dtype": "float16"}, {"limit": 1}):
+        with pytest.raises(ValueError, match="tensor: a, b"):
+            embmap.convert(path, tmp_path / "b.weights", **options)

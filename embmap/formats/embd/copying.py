@@ -1,5 +1,7 @@
 """Writing an EMBD file again: what of its tensors, special tokens and metadata is kept.
 
+A safetensors file becomes an EMBD file with all tensors whose types EMBD files have.
+
 All of it is kept if all tokens are. If some tokens are chosen, other tensors with a row for each
 token are left out, because nothing says whether their rows go with the tokens.
 """
@@ -15,10 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.codecs.bfloat import BFLOAT16, as_float32
-from embmap.formats.embd.fields import SPECIAL_TOKENS, TENSORS_ALIGNED, TensorLayout
+from embmap.formats.embd.fields import (
+    DTYPES,
+    FORMAT,
+    SPECIAL_TOKENS,
+    TENSORS_ALIGNED,
+    TensorLayout,
+)
 from embmap.formats.embd.file import EmbdFile, Tensors, find_word_embedding
 from embmap.formats.embd.layout import EmbdLayout
+from embmap.formats.embd.safetensors import NarrowTensor
 from embmap.formats.exchange import Original, Output
+from embmap.formats.tensors import NamedTensors, StoredTensor, TensorFile
 
 __all__ = ["Copy", "list_parts", "plan_copy"]
 
@@ -62,8 +72,10 @@ class Copy:
 
 
 def plan_copy(output: Output) -> Copy:
-    """Return what is kept of the original of an output; reads no tensor."""
+    """Return what is kept of the original of an output; reads only tensors of int64."""
     original = cast(Original, output.original)
+    if original.source.format != FORMAT:
+        return _plan_tensors(output, original)
     file = cast(EmbdFile, original.source.file)
     stored = cast(Tensors, file.tensors)
     layout = stored.offsets
@@ -87,6 +99,60 @@ def plan_copy(output: Output) -> Copy:
         checksums=layout.has_checksums,
         parts=frozenset(part for part, is_kept in kept.items() if is_kept),
     )
+
+
+def _plan_tensors(output: Output, original: Original) -> Copy:
+    """Return what is kept of a file of tensors in another format."""
+    file = cast(TensorFile, original.source.file)
+    if file.vectors is None and not original.is_whole:
+        names = ", ".join(
+            name for name in file.tensors if len(file.tensors.layout(name).shape) == 2
+        )
+        raise ValueError(
+            f"rows can be chosen, scaled or cast in one tensor; choose it with tensor: {names}"
+        )
+    tensors: dict[str, Any] = {}
+    for name in file.tensors:
+        tensor = file.tensors.layout(name)
+        is_of_vectors = name == file.vectors_name
+        found = None
+        if original.is_whole or not (is_of_vectors or _has_rows(tensor, original, file)):
+            found = _fit(file.tensors, tensor, is_flat=output.dialect == "flat")
+        if found is None and is_of_vectors:
+            found = output.vectors
+        if found is not None:
+            tensors[name] = found
+    is_kept = len(tensors) == len(file.tensors)
+    return Copy(
+        dialect="spec",
+        tensors=tensors,
+        special=None,
+        metadata=(),
+        align=64,
+        checksums=True,
+        parts=frozenset({_TENSORS} if is_kept else ()),
+    )
+
+
+def _has_rows(tensor: StoredTensor, original: Original, file: TensorFile) -> bool:
+    """Whether a tensor has a row for each word, of which only some are written."""
+    return original.rows is not None and tensor.shape[:1] == file.shape[:1]
+
+
+def _fit(tensors: NamedTensors, tensor: StoredTensor, *, is_flat: bool) -> Any:
+    """Return a tensor as EMBD files can store it; None if they cannot."""
+    if not 1 <= len(tensor.shape) <= 4:
+        return None
+    if is_flat:
+        if tensor.dtype not in _FLOATS:
+            return None
+        is_bfloat16 = tensor.dtype == "bfloat16"
+        return _Blocks(tensors[tensor.name], None, widen=True, is_bfloat16=is_bfloat16)
+    if tensor.dtype == "<i8":
+        narrow = NarrowTensor(tensor.name, tensors[tensor.name])
+        return narrow if narrow.fits() else None
+    dtype = tensor.dtype if tensor.bits > 8 else f"<{tensor.dtype}"
+    return tensors[tensor.name] if dtype in DTYPES.values() else None
 
 
 class _Copied(Tensors):

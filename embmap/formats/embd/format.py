@@ -54,7 +54,12 @@ class EmbdWriter(Writer):
             if output.words is None:
                 # A file without words takes those beside it; an older file must not leave any.
                 path = stack.enter_context(with_words_beside(output.path, None))
-            if copy is None or "flat" in (dialect, copy.dialect):
+            original = output.original
+            if original is not None and original.source.format != FORMAT:
+                has_vectors = cast(EmbeddingFile, original.source.file).vectors is not None
+                metadata = _complete(output, has_vectors=has_vectors) if dialect == "spec" else None
+                write(path, tensors, vocab=output.words, metadata=metadata, layout=dialect)
+            elif copy is None or "flat" in (dialect, copy.dialect):
                 metadata = _complete(output) if dialect == "spec" else None
                 write(path, tensors, vocab=output.words, metadata=metadata, layout=dialect)
             else:
@@ -78,7 +83,7 @@ def _choose_dialect(output: Output) -> str:
     return output.dialect or stored or "spec"
 
 
-def _complete(output: Output) -> dict[str, str] | None:
+def _complete(output: Output, *, has_vectors: bool = True) -> dict[str, str] | None:
     """Return the given metadata with the required keys; None if none are given."""
     from datetime import UTC, datetime
 
@@ -88,8 +93,7 @@ def _complete(output: Output) -> dict[str, str] | None:
     n, dim = output.vectors.shape
     return {
         **dict.fromkeys(REQUIRED_METADATA, "unknown"),
-        "embedding_dim": str(dim),
-        "vocab_size": str(n),
+        **({"embedding_dim": str(dim), "vocab_size": str(n)} if has_vectors else {}),
         "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         **given,
     }

@@ -20,7 +20,7 @@ from embmap.io.parsing import parse_json
 from embmap.io.safetensors import Tensor, read_header
 from embmap.words.given import read_words
 
-__all__ = ["from_safetensors"]
+__all__ = ["NarrowTensor", "from_safetensors"]
 
 _BLOCK_NBYTES = 1 << 22
 _KINDS = ("F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U32", "U16", "U8")
@@ -73,7 +73,7 @@ def from_safetensors(
         vocab = read_words(vocab)
     data = open_mapped(path)
     tensors = {
-        name: _Slices(name, data, tensor) for name, tensor in read_header(data).tensors.items()
+        name: _take(name, data, tensor) for name, tensor in read_header(data).tensors.items()
     }
     return write(
         path.with_suffix(".weights") if target is None else target,
@@ -85,33 +85,42 @@ def from_safetensors(
     )
 
 
-class _Slices:
-    """A tensor of a safetensors file, read a few rows at a time.
+class NarrowTensor:
+    """A tensor of int64, which EMBD files lack, as int32, a few rows at a time."""
 
-    EMBD files have no int64, so such a tensor is converted to int32 if its values allow it.
-    """
-
-    def __init__(self, name: str, data: ByteSource, tensor: Tensor) -> None:
-        if tensor.kind not in _KINDS:
-            raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
-        dtype = dtype_of(tensor.dtype)
+    def __init__(self, name: str, array: npt.NDArray[np.int64]) -> None:
         self._name = name
-        self._array = data.array(tensor.offset, dtype, tensor.shape)
-        self.shape = tensor.shape
-        self.dtype = np.dtype("i4") if dtype == np.int64 else dtype
+        self._array = array
+        self.shape = array.shape
+        self.dtype = np.dtype("i4")
+
+    def fits(self) -> bool:
+        """Whether all values are within 32 bits."""
+        return all(np.array_equal(block.astype(np.int32), block) for block in self._split())
 
     def blocks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Yield the start and the values of a few rows at a time."""
+        """Return the start and the values of a few rows at a time."""
+        start = 0
+        for block in self._split():
+            narrow = block.astype(np.int32)
+            if not np.array_equal(narrow, block):
+                raise ValueError(f"tensor {self._name!r} has values beyond 32 bits")
+            yield start, narrow
+            start += len(block)
+
+    def _split(self) -> Iterator[npt.NDArray[np.int64]]:
         row_nbytes = max(math.prod(self.shape[1:]) * 8, 1)
         step = max(_BLOCK_NBYTES // row_nbytes, 1)
         for start in range(0, self.shape[0], step):
-            block = self._array[start : start + step]
-            if block.dtype == np.int64:
-                narrow = block.astype(np.int32)
-                if not np.array_equal(narrow, block):
-                    raise ValueError(f"tensor {self._name!r} has values beyond 32 bits")
-                block = narrow
-            yield start, block
+            yield self._array[start : start + step]
+
+
+def _take(name: str, data: ByteSource, tensor: Tensor) -> Any:
+    """Return a tensor of a safetensors file as an EMBD file stores it."""
+    if tensor.kind not in _KINDS:
+        raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
+    array = data.array(tensor.offset, dtype_of(tensor.dtype), tensor.shape)
+    return NarrowTensor(name, array) if tensor.kind == "I64" else array
 
 
 def _derive_metadata(path: Path, n_tokens: int) -> dict[str, str]:

@@ -51,6 +51,7 @@ class SafetensorsFile(TensorFile):
         words = words_of(file, None, vocab, n_rows, FORMAT, index)
         super().__init__(file, dialect or DIALECT, words, matrix)
         self._tensors = NamedTensors(file, FORMAT, tensors)
+        self.vectors_name = None if chosen is None else chosen.name
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -105,6 +105,9 @@ class SafetensorsFormat(TensorFormat):
 
         source = super().read(data, request, stack)
         file, is_whole = cast(SafetensorsFile, source.file), _is_whole(request)
+        has_only_vectors = len(file.tensors) == 1 and file.vectors is not None
+        if has_only_vectors and not request.keeps_whole(FORMAT):
+            is_whole = False  # the only tensor gets the name by which its vectors are found
         n_others = len(file.tensors) - (file.vectors is not None or not is_whole)
         return replace(source, parts=(_OTHER_TENSORS,) if n_others else (), is_whole=is_whole)
 
@@ -115,8 +118,9 @@ class SafetensorsFormat(TensorFormat):
 
 
 def _is_whole(request: Request) -> bool:
-    """Whether an input is written again with every tensor."""
-    return request.keeps_whole(FORMAT) and request.limit is None
+    """Whether an input is written with every tensor: as a safetensors file or an EMBD file."""
+    is_kept = request.keeps_whole(FORMAT) or request.keeps_whole("embd")
+    return is_kept and request.limit is None
 
 
 def _stand_in(tensors: NamedTensors, request: Request) -> Matrix:
