@@ -155,8 +155,7 @@ class EmbeddingFile(Embeddings):
         # The hot path: a known word costs a type check, a look-up and a subscript.
         if type(key) is str:
             finder = self._words.finder
-            find = finder.find_in_index
-            row = finder.find_row(key) if find is None else find(key)
+            row = (finder.find_in_index or finder.find_row)(key)
             return self._rows[row] if row >= 0 else self._compose_one(key)
         return super().__getitem__(key)
 
@@ -194,8 +193,7 @@ class EmbeddingFile(Embeddings):
         if out is None and not unknown.size and absent.size == rows.size:
             return composed
         out = check_out(out, (len(words), *self.shape[1:]), dtype)
-        present = np.flatnonzero(rows >= 0)
-        out[present] = matrix.take(rows[present])
+        out[rows >= 0] = matrix.take(rows[rows >= 0])
         out[absent] = composed
         out[unknown] = filling
         return out

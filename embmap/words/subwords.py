@@ -223,9 +223,10 @@ class BucketIndexer(SubwordIndexer):
         kernel = kernels.find("compose", *_EXAMPLES, array)
         if kernel is None:
             return None
-        if words:
-            self._count(max(words, key=len))  # no word has too many n-grams
         between = self.eow + self.bow
+        longest = max(map(len, words), default=0) + len(between)
+        if longest * self.max_n**2 > _MOST_LETTERS:  # perhaps too many n-grams
+            self._count(max(words, key=len))
         bracketed = f"{self.bow}{between.join(words)}{self.eow}"
         # A lone surrogate has no UTF-32 to hash.
         points = np.frombuffer(bracketed.encode("utf-32-le", "replace"), "<u4")
