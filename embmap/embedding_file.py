@@ -299,7 +299,6 @@ class EmbeddingFile(Embeddings):
         return self._path.with_name(self._path.name + suffix)
 
     def _searched(self) -> Similarity:
-        from embmap.search.approximate import SUFFIX
         from embmap.search.similarity import Similarity
 
         matrix = self._stored_vectors()
