@@ -10,6 +10,7 @@ import pytest
 
 import embmap
 from embmap.client import RemoteError
+from embmap.client.exchange import Connection
 from tests.served import in_process, settings_of, skip_without_server
 
 FACTS = {
@@ -266,11 +267,9 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, which would end the tests."""
 
 
-@pytest.mark.parametrize("where", ["request", "getresponse"])
+@pytest.mark.parametrize("where", ["send", "receive_head"])
 def test_a_connection_is_used_again_only_after_a_whole_exchange(monkeypatch, where):
-    import http.client
-
-    real = getattr(http.client.HTTPConnection, where)
+    real = getattr(Connection, where)
 
     def interrupted(self, *arguments):
         real(self, *arguments)  # what is sent is sent, and will be answered
@@ -281,11 +280,11 @@ def test_a_connection_is_used_again_only_after_a_whole_exchange(monkeypatch, whe
     with saying(*replies) as (url, connections), embmap.connect(url) as server:
         file = server["a"]
         with monkeypatch.context() as patched:
-            patched.setattr(http.client.HTTPConnection, where, interrupted)
+            patched.setattr(Connection, where, interrupted)
             with pytest.raises(Interrupted):
                 file.find(["a"])
         held = server._connections._connection()
-        assert held.sock is None  # closed at once, and not when somebody asks again
+        assert not held.is_open  # closed at once, and not when somebody asks again
         assert file.find(["b"]).tolist() == [2]
         assert file.find(["b"]).tolist() == [2]
         assert len(connections) == 2
