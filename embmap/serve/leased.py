@@ -94,16 +94,19 @@ class LeasedMap:
             self.note_absent()
 
     def check_words(self, words: Sequence[str]) -> None:
-        """Raise BlockingIOError if some words of a batch are not in memory."""
-        if len(words) >= _MANY:
-            self.file.find(words[: _SAMPLED // 2])
+        """Raise BlockingIOError if some of a batch's words are not in memory."""
+        vocabulary = self.file.vocab
+        if vocabulary is not None and len(words) >= _MANY:
+            for word in words[:: len(words) // _SAMPLED]:
+                vocabulary.find_row(word)
             self._check()
 
     def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
         """Raise BlockingIOError if some rows of a batch, which all exist, are not in memory."""
         vectors = self.file.vectors
         if vectors is not None and rows.size >= _MANY:
-            vectors.take(rows[:: rows.size // _SAMPLED])
+            for row in rows[:: rows.size // _SAMPLED].tolist():
+                vectors.row(row).flat[0]  # a view is read only here
             self._check()
 
     def _check(self) -> None:
