@@ -16,6 +16,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,9 +32,11 @@ from benchmarks.page import write
 from benchmarks.table import MISSED
 from embmap.bench.probes import describe_machine
 
-BATCH = 256
+NAME = "load"  # of the file in requests
+BATCHES = (256, 1024)
 N_CLIENTS = 4
 N_REQUESTS = 2000  # made by each client before the clock runs
+TARGETS = {1: 10_000, 256: 600_000, 1024: 600_000}  # vectors for each second of a processor
 HEADINGS = ("", "1 worker", "2 workers", "target", "met?")
 
 
@@ -48,7 +52,7 @@ class Kind:
 KINDS = (
     Kind("single GETs, JSON", 1, "application/json"),
     Kind("single GETs, .npy", 1, "application/x-npy"),
-    Kind(f"batches of {BATCH}, .npy", BATCH, "application/x-npy"),
+    *(Kind(f"batches of {n}, .npy", n, "application/x-npy") for n in BATCHES),
 )
 
 
@@ -83,30 +87,52 @@ def medians(passes: list[dict[str, float]]) -> dict[str, float]:
 
 def measure(files: Files, workers: int, seconds: float) -> dict[str, float]:
     """Start a server and load it with each kind of request."""
-    path = files.indexed
-    read_whole(path)
-    command = [sys.executable, "-m", "embmap", "serve", f"load={path}", "--port", "0"]
+    read_whole(files.indexed)
     start = time.perf_counter()
-    server = subprocess.Popen(
-        [*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        port = int(server.stdout.readline().rpartition(":")[2])
+    with serving(files.indexed, workers) as (server, port):
         found = {"up": time.perf_counter() - start}
         for kind in KINDS:
             load(files, port, kind, 1.0, None)  # every worker has opened the file
+            before = processor_seconds(server)
             full = load(files, port, kind, seconds, None)
+            spent = processor_seconds(server) - before
             rate = full.size / seconds
             half = load(files, port, kind, seconds, rate / 2)
             found |= {
                 f"{kind.title}, rate": rate,
+                f"{kind.title}, a processor": full.size / spent,
                 f"{kind.title}, p99": float(np.percentile(full, 99)),
                 f"{kind.title}, p99 at half": float(np.percentile(half, 99)),
             }
-        return found | memory(server)
+            found |= {f"{name}, {kind.n}": nbytes for name, nbytes in memory(server).items()}
+        return found
+
+
+@contextmanager
+def serving(path: Path, workers: int) -> Iterator[tuple[psutil.Process, int]]:
+    """Start a server; yields its process, which is the worker or their parent, and its port."""
+    command = [sys.executable, "-m", "embmap", "serve", f"{NAME}={path}", "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield psutil.Process(server.pid), int(server.stdout.readline().rpartition(":")[2])
     finally:
         server.terminate()
+        server.stdout.close()
         server.wait(60)
+
+
+def workers_of(server: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that answer."""
+    found = [each for each in server.children() if "spawn_main" in " ".join(each.cmdline())]
+    return found or [server]
+
+
+def processor_seconds(server: psutil.Process) -> float:
+    """Return the time that processors have worked for the workers."""
+    times = [each.cpu_times() for each in workers_of(server)]
+    return sum(each.user + each.system for each in times)
 
 
 def load(files: Files, port: int, kind: Kind, seconds: float, rate: float | None) -> np.ndarray:
@@ -122,22 +148,22 @@ def load(files: Files, port: int, kind: Kind, seconds: float, rate: float | None
 
 def requests(files: Files, kind: Kind, seed: int) -> list[bytes]:
     """Return HTTP requests for random words."""
-    n = N_REQUESTS if kind.n == 1 else N_REQUESTS // 10
+    n = max(N_REQUESTS // kind.n, 100)
     words = files.known(n * kind.n, seed)[0]
     common = f"HTTP/1.1\r\nHost: localhost\r\nAccept: {kind.accept}\r\n"
     if kind.n == 1:
-        return [f"GET /v1/load/vectors/{quote(each)} {common}\r\n".encode() for each in words]
+        return [f"GET /v1/{NAME}/vectors/{quote(each)} {common}\r\n".encode() for each in words]
     found = []
     for i in range(n):
         body = json.dumps({"words": words[i * kind.n : (i + 1) * kind.n]}).encode()
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        found.append(f"POST /v1/load/lookup {common}{head}".encode() + body)
+        found.append(f"POST /v1/{NAME}/lookup {common}{head}".encode() + body)
     return found
 
 
 def client(port: int, requests: list[bytes], seconds: float, each: float | None) -> np.ndarray:
     """Send requests one after the other; return their latencies in seconds: shape (n,)."""
-    buffer = memoryview(bytearray(1 << 20))
+    buffer = memoryview(bytearray(1 << 21))
     times = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,18 +210,17 @@ def read_whole(path: Path) -> None:
             pass
 
 
-def memory(server: subprocess.Popen) -> dict[str, float]:
+def memory(server: psutil.Process) -> dict[str, float]:
     """Return the memory of the largest worker.
 
     ``dirty`` is memory that it has written. ``uss`` adds pages of files that no other process maps,
     and ``pss`` also a proportional part of pages that others map.
     """
     os.sync()  # dirty pages of files, such as a new index, would count as written memory
-    parent = psutil.Process(server.pid)
-    workers = [each for each in parent.children() if "spawn_main" in " ".join(each.cmdline())]
-    facts = [each.memory_full_info() for each in workers or [parent]]
+    workers = workers_of(server)
+    facts = [each.memory_full_info() for each in workers]
     return {
-        "dirty": max(dirty_nbytes(each) for each in workers or [parent]),
+        "dirty": max(dirty_nbytes(each) for each in workers),
         "uss": max(each.uss for each in facts),
         "pss": max(getattr(each, "pss", 0) for each in facts),
     }
@@ -217,21 +242,20 @@ def markdown(found: dict[int, dict[str, float]]) -> str:
         rows.append((title, show.format(both[0]), show.format(both[1]), target, met))
 
     for kind in KINDS:
+        what = "" if kind.n == 1 else " vectors"
         rates = [each[f"{kind.title}, rate"] * kind.n for each in (one, two)]
-        if kind.n == 1:
-            shown = [f"{rate:,.0f} /s" for rate in rates]
-            met = rates[0] >= 2500 and rates[1] >= 5000
-            rows.append((kind.title, *shown, "≥ 2,500 /s for each worker", met))
-        else:
-            shown = [f"{rate:,.0f} vectors/s" for rate in rates]
-            target = "≥ 300,000 vectors/s on two processors"
-            rows.append((kind.title, *shown, target, max(rates) >= 300_000))
+        rows.append((kind.title, *(f"{rate:,.0f}{what}/s" for rate in rates), "", None))
+        own = [each[f"{kind.title}, a processor"] * kind.n for each in (one, two)]
+        target, met = f"≥ {TARGETS[kind.n]:,}", own[0] >= TARGETS[kind.n]
+        shown = (f"{rate:,.0f}{what}" for rate in own)
+        rows.append(("… in a second of a worker's processor", *shown, target, met))
         row("… p99", f"{kind.title}, p99", "{:.1f} ms", 1e3, "", 0)
         half = "… p99 at half that rate"
         row(half, f"{kind.title}, p99 at half", "{:.1f} ms", 1e3, "≤ 20 ms", 20)
-    row("private memory of a worker", "dirty", "{:.0f} MB", 1e-6, "≤ 60 MB", 60)
-    row("… with files that only it maps (USS)", "uss", "{:.0f} MB", 1e-6, "", 0)
-    row("… with its share of the others (PSS)", "pss", "{:.0f} MB", 1e-6, "", 0)
+    row("private memory after single GETs", "dirty, 1", "{:.0f} MB", 1e-6, "≤ 60 MB", 60)
+    row("… after batches, which load compiled loops", "dirty, 1024", "{:.0f} MB", 1e-6, "", 0)
+    row("… with files that only it maps (USS)", "uss, 1024", "{:.0f} MB", 1e-6, "", 0)
+    row("… with its share of the others (PSS)", "pss, 1024", "{:.0f} MB", 1e-6, "", 0)
     row("from the command to its URL", "up", "{:.2f} s", 1, "", 0)
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for *cells, met in rows:

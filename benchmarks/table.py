@@ -127,6 +127,22 @@ def _over_time(title: str, work: str) -> tuple[Row, ...]:
     )
 
 
+def _of_served(n: int) -> tuple[Row, ...]:
+    """Return the row of vectors by word over the network."""
+    work = f"{n} words, served"
+    return (Row(work, work, "embmap", ratios={"Redis": 1}),)
+
+
+def _of_a_worker(kind: str, what: str, limit: float) -> tuple[Row, ...]:
+    """Return the rows of what one worker of a server answers."""
+    work = f"{kind}, served"
+    title = f"{kind}: a worker's processor, each {what}"
+    rows = [Row(title, work, "embmap", value="seconds_of_worker", limit=limit)]
+    if what == "GET":
+        rows.append(Row("… p99, one client", work, "embmap", value="seconds_p99", limit=5e-3))
+    return tuple(rows)
+
+
 _ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two threads"
 _ORIGINAL_TRAJECTORY = 4.8e-3  # seconds of the original program, on another machine
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
@@ -215,6 +231,12 @@ ROWS = (
     Row("first look-up, not in memory", "cold, first look-up", "embmap", ratios=_PLAIN),
     Row("… pages read", "cold, first look-up", "embmap", limit=6, value="pages"),
     Row("all rows, not in memory", "cold, pass", "embmap", ratios={'access="sequential"': 1.1}),
+    *_of_served(256),
+    *_of_served(1024),
+    *_of_a_worker("single GETs, JSON", "GET", 100e-6),
+    *_of_a_worker("single GETs, .npy", "GET", 100e-6),
+    *_of_a_worker("batches of 256, .npy", "vector", 1 / 600e3),
+    *_of_a_worker("batches of 1024, .npy", "vector", 1 / 600e3),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
     Row("… peak memory over import", "text", "embmap", value="peak_nbytes"),
 )

@@ -135,8 +135,8 @@ def vectors_of(
     content = reply.content
     begin = 10  # magic, version and the length of the header
     end = begin + int.from_bytes(content[8:10], "little")
-    header = _HEADER.fullmatch(content[begin:end])
-    if content[:8] != b"\x93NUMPY\x01\x00" or header is None:
+    header = _HEADER.fullmatch(content, begin, end)
+    if bytes(content[:8]) != b"\x93NUMPY\x01\x00" or header is None:
         refuse("its vectors cannot be read")
     dtype = np.dtype(header[1].decode())
     found = tuple(int(size) for size in header[2].split(b",") if size.strip())

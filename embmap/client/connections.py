@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import threading
-import urllib.parse
 import weakref
 from typing import Any, NamedTuple
 
+from embmap.client.exchange import Address, Connection, Content
 from embmap.client.interface import JSON, MISSING_HEADER
 from embmap.errors import EmbmapError, StaleIndexError, UnknownWordError
 
 __all__ = ["Connections", "RemoteError", "Reply", "encoded"]
 
 _JSON_NBYTES = 1 << 24  # more than any JSON that the client asks for
-_PIECE = 1 << 18
 _MESSAGE_LETTERS = 1000
 
 
@@ -45,100 +43,63 @@ class Reply(NamedTuple):
 
     media_type: str
     missing: str
-    content: bytearray
-
-
-class _Held:
-    """The connection of a thread. It is closed when the thread ends."""
-
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self.connection = connection
-        self.process = os.getpid()
-
-    def __del__(self) -> None:
-        self.connection.close()
+    content: Content
 
 
 class Connections:
     """A keep-alive connection for each thread."""
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"url must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
-        secure = parts.scheme == "https"
-        self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self._address = (parts.hostname, parts.port)
+        self._address = Address.of(url)
         self._timeout = timeout
-        self._base = parts.path.rstrip("/")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._head = f"Host: {self._address.host_header}\r\nAccept-Encoding: identity\r\n"
+        if token is not None:
+            if not all("!" <= letter <= "~" for letter in token):
+                raise ValueError("token must be one line of visible ASCII characters")
+            self._head += f"Authorization: Bearer {token}\r\n"
         self._local = threading.local()
-        self._all: weakref.WeakSet[_Held] = weakref.WeakSet()
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> Connection:
         """Return the connection of this thread; a forked process gets a new one."""
-        held: _Held | None = getattr(self._local, "held", None)
+        held: Connection | None = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
-            host, port = self._address
-            held = self._local.held = _Held(self._kind(host, port, timeout=self._timeout))
+            held = self._local.held = Connection(self._address, self._timeout)
             self._all.add(held)
-        return held.connection
+        return held
 
     def ask(
-        self, path: str, body: Any = None, accept: str = JSON, most: int = _JSON_NBYTES
+        self, path: str, data: bytes | None = None, accept: str = JSON, most: int = _JSON_NBYTES
     ) -> Reply:
-        """Send a request and return the response; refuse an answer of more than `most` bytes."""
-        headers = {**self._headers, "Accept": accept}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = JSON
-            data = encoded(body)
+        """Send a request and return the response; refuse an answer of more than `most` bytes.
+
+        `data` is the JSON of a POST request.
+        """
+        method = "GET" if data is None else "POST"
+        head = f"{method} {self._address.base}{path} HTTP/1.1\r\n{self._head}Accept: {accept}\r\n"
+        if data is not None:
+            head += f"Content-Type: {JSON}\r\nContent-Length: {len(data)}\r\n"
+        request = b"%b\r\n%b" % (head.encode("ascii"), data or b"")
         for last in (False, True):
             connection = self._connection()
-            fresh = connection.sock is None
+            fresh = not connection.is_open
             try:
-                return self._exchange(connection, path, data, headers, most=most)
+                return _reply(connection, request, most)
             except RemoteError:
                 raise
-            except (http.client.HTTPException, OSError) as error:
+            except OSError as error:
                 # A server may close an idle connection. Requests only read: sending again is safe.
                 if fresh or last or isinstance(error, TimeoutError):
                     raise RemoteError(0, "unreachable", f"no answer: {error}") from error
         raise AssertionError  # the loop has answered or raised
 
-    def _exchange(
-        self,
-        connection: http.client.HTTPConnection,
-        path: str,
-        data: bytes | None,
-        headers: dict[str, str],
-        *,
-        most: int,
-    ) -> Reply:
-        """Send a request and read the whole answer, or close the connection.
-
-        The rest of an answer would be read as the answer to the next request.
-        """
-        try:
-            method = "GET" if data is None else "POST"
-            connection.request(method, self._base + path, data, headers)
-            with connection.getresponse() as response:
-                is_error = response.status != 200
-                content = _content(response, max(most, _JSON_NBYTES) if is_error else most)
-        except BaseException:  # also KeyboardInterrupt
-            connection.close()
-            raise
-        if is_error:
-            raise _error_of(response.status, content)
-        kind = response.getheader("Content-Type", "").partition(";")[0].strip().lower()
-        return Reply(kind, response.getheader(MISSING_HEADER, ""), content)
-
     def json(self, path: str, body: Any = None) -> Any:
-        """Send a request and return the JSON of the answer, parsed."""
-        reply = self.ask(path, body)
+        """Send a request and return the JSON of the answer, parsed; `body` may be JSON already."""
+        data = body if isinstance(body, bytes | None) else encoded(body)
+        reply = self.ask(path, data)
         try:
             if reply.media_type == JSON:
-                return json.loads(reply.content)
+                return json.loads(bytes(reply.content))
         except (ValueError, RecursionError):
             pass
         raise RemoteError(200, "garbled", "the server's answer is not valid JSON")
@@ -146,7 +107,7 @@ class Connections:
     def close(self) -> None:
         """Close all connections. They open again for the next request."""
         for held in list(self._all):
-            held.connection.close()
+            held.close()
 
 
 def encoded(value: Any) -> bytes:
@@ -154,26 +115,31 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _content(response: http.client.HTTPResponse, most: int) -> bytearray:
-    """Return the body of a response. It is read in pieces, as its Content-Length may be false."""
-    too_large = RemoteError(
-        response.status, "too_large", f"the server's answer must have at most {most} bytes"
-    )
-    if response.length is not None and response.length > most:
-        raise too_large
-    content = bytearray()
-    while piece := response.read1(_PIECE):
-        content += piece
-        if len(content) > most:
-            raise too_large
-    if response.length:
-        raise http.client.IncompleteRead(b"", response.length)
-    return content
+def _reply(connection: Connection, request: bytes, most: int) -> Reply:
+    """Send a request and read the whole answer, or close the connection.
 
-
-def _error_of(status: int, content: bytearray) -> Exception:
+    The rest of an answer would be read as the answer to the next request.
+    """
     try:
-        error = json.loads(content)["error"]
+        connection.send(request)
+        status, headers = connection.receive_head()
+        allowed = most if status == 200 else max(most, _JSON_NBYTES)
+        content = connection.receive_content(headers, allowed)
+        if content is None:
+            message = f"the server's answer must have at most {allowed} bytes"
+            raise RemoteError(status, "too_large", message)
+    except BaseException:  # also KeyboardInterrupt
+        connection.close()
+        raise
+    if status != 200:
+        raise _error_of(status, content)
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return Reply(kind, headers.get(MISSING_HEADER.lower(), ""), content)
+
+
+def _error_of(status: int, content: Content) -> Exception:
+    try:
+        error = json.loads(bytes(content))["error"]
         code, message = error["code"], error["message"]
         word, n_unknown = error.get("word", ""), error.get("n_unknown", 1)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
@@ -122,18 +122,18 @@ class RemoteFile(Embeddings):
         if not self._facts["words"]:
             return rows
         found: list[int] = []
-        for part in self._portions([words[i] for i in places], 8):
-            body = {"words": part, "missing": "null", "vectors": False}
+        for n, items in self._portions(_chosen(words, places), 8):
+            body = _request("words", items, {"missing": "null", "vectors": False})
             answer = self._connections.json(self._base + "lookup", body)
-            found += rows_of(answer, len(part), self._facts["rows"])
+            found += rows_of(answer, n, self._facts["rows"])
         rows[places] = found
         return rows
 
     def _take_words(
         self, words: Sequence[str], out: npt.NDArray[Any] | None, missing: Missing
     ) -> npt.NDArray[Any]:
-        places = np.array(_encodable(words), np.int64)
-        vectors, absent = self._look_up([words[i] for i in places.tolist()], "words")
+        places = _encodable(words)
+        vectors, absent = self._look_up(_chosen(words, places), "words")
         known = np.zeros(len(words), np.bool_)
         known[places] = True
         known[places[absent]] = False
@@ -155,37 +155,40 @@ class RemoteFile(Embeddings):
         parts: list[npt.NDArray[Any]] = []
         absent: list[npt.NDArray[np.int64]] = []
         begin = 0
-        for part in self._portions(asked, math.prod(shape) * max(self.dtype.itemsize, 4)):
-            body = {kind: part, "missing": "subwords", **options}
-            wanted = (len(part), *shape)
+        for n, items in self._portions(asked, math.prod(shape) * max(self.dtype.itemsize, 4)):
+            body = _request(kind, items, {"missing": "subwords", **options})
+            wanted = (n, *shape)
             reply = self._connections.ask(self._base + "lookup", body, NPY, most_nbytes(wanted))
             vectors, missing = vectors_of(reply, wanted, may_miss=kind == "words")
             parts.append(vectors)
             absent.append(missing + begin)
-            begin += len(part)
+            begin += n
         if not parts:
             return np.empty((0, *shape), self.dtype), np.empty(0, np.int64)
+        if len(parts) == 1:
+            return parts[0], absent[0]
         return np.concatenate(parts), np.concatenate(absent)
 
-    def _portions(self, asked: Iterable[Any], nbytes_each: int) -> Iterator[list[Any]]:
-        """Split words or rows into portions that one request may ask for."""
+    def _portions(self, asked: Sequence[Any], nbytes_each: int) -> Iterator[tuple[int, bytes]]:
+        """Split words or rows into JSON lists for one request each; yields their lengths, too."""
         at_once = self._limits["answer_nbytes"] // max(nbytes_each, 1)
         at_once = max(min(self._limits["words"], at_once), 1)
+        for begin in range(0, len(asked), at_once):
+            yield from self._fitting(list(asked[begin : begin + at_once]))
+
+    def _fitting(self, asked: list[Any]) -> Iterator[tuple[int, bytes]]:
+        """Yield a list as JSON, in halves if it is too long for the body of a request."""
         room = self._limits["body_nbytes"] - _BODY_FRAME
-        portion: list[Any] = []
-        nbytes = 0
-        for item in asked:
-            size = len(encoded(item)) + 2
-            if size > room:
-                message = f"a word of {size - 2} bytes as JSON: the server takes at most {room - 2}"
-                raise RemoteError(0, "too_large", message)
-            if portion and (len(portion) == at_once or nbytes + size > room):
-                yield portion
-                portion, nbytes = [], 0
-            portion.append(item)
-            nbytes += size
-        if portion:
-            yield portion
+        items = encoded(asked)
+        if len(items) <= room:
+            yield len(asked), items
+        elif len(asked) > 1:
+            yield from self._fitting(asked[: len(asked) // 2])
+            yield from self._fitting(asked[len(asked) // 2 :])
+        else:
+            nbytes = len(items) - 2
+            message = f"a word of {nbytes} bytes as JSON: the server takes at most {room - 2}"
+            raise RemoteError(0, "too_large", message)
 
     # Searching
 
@@ -200,7 +203,7 @@ class RemoteFile(Embeddings):
         if exclude is not None:  # no file contains a word that UTF-8 cannot encode
             words = [each for each in exclude if isinstance(each, str)]
             rows = [each for each in exclude if not isinstance(each, str)]
-            body["exclude"] = [*rows, *(words[i] for i in _encodable(words))]
+            body["exclude"] = [*rows, *_chosen(words, _encodable(words))]
         if options.dim is not None:
             body["dim"] = options.dim
         return [self._ranking({**each, **body}, options.n) for each in _asked(queries)]
@@ -273,8 +276,18 @@ def _asked(queries: Queries) -> list[dict[str, Any]]:
     ]
 
 
-def _encodable(words: Sequence[Any]) -> list[int]:
+def _request(kind: str, items: bytes, options: dict[str, Any]) -> bytes:
+    """Return the body of a look-up of items, which are JSON already."""
+    return b'{"%b": %b, %b' % (kind.encode(), items, encoded(options)[1:])
+
+
+def _encodable(words: Sequence[Any]) -> npt.NDArray[np.int64]:
     """Return the places of words that UTF-8 can encode; no file contains any other word."""
+    try:
+        "".join(words).encode()
+        return np.arange(len(words))
+    except (TypeError, UnicodeEncodeError):
+        pass
     places = []
     for i, word in enumerate(words):
         if not isinstance(word, str):
@@ -282,11 +295,16 @@ def _encodable(words: Sequence[Any]) -> list[int]:
         with contextlib.suppress(UnicodeEncodeError):
             word.encode()
             places.append(i)
-    return places
+    return np.array(places, np.int64)
+
+
+def _chosen(words: Sequence[str], places: npt.NDArray[np.int64]) -> Sequence[str]:
+    """Return the words at some places, which are in order."""
+    return words if places.size == len(words) else [words[i] for i in places.tolist()]
 
 
 def _check_encodable(words: Sequence[str]) -> None:
     """Raise UnknownWordError for a word that UTF-8 cannot encode."""
-    unknown = sorted({*range(len(words))} - {*_encodable(words)})
+    unknown = sorted({*range(len(words))} - {*_encodable(words).tolist()})
     if unknown:
         raise UnknownWordError(words[unknown[0]])

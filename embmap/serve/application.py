@@ -124,11 +124,13 @@ def application(settings: Settings, parent: int | None = None) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         watching = None
+        models.leases.start()
         if parent is not None:
             watching = asyncio.create_task(_end_with(parent, settings.folder))
         yield
         if watching is not None:
             watching.cancel()
+        models.leases.close()
         pools.close()
 
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)

@@ -168,11 +168,23 @@ class ModelEndpoint:
 
         A thread that did all the work would take and release Python's lock for each row.
         """
-        file = version.cached
+        file, mapped = version.cached, version.mapped
+        if mapped is not None and body is not None and mapped.begin():
+            try:
+                return self._answer(version, mapped.file, request, body)
+            except BlockingIOError:  # not in memory, or the answer takes long
+                pass
+            finally:
+                mapped.end()
         for _ in range(_TRIES if file is not None else 0):
             try:
-                return self._answer(version, cast(EmbeddingFile, file), request, body)
+                found = self._answer(version, cast(EmbeddingFile, file), request, body)
+                if mapped is not None:
+                    mapped.note_found(found.n_vectors)
+                return found
             except NotInMemoryError as absent:
+                if mapped is not None:
+                    mapped.note_absent()
                 await self._pool.run(until, absent.load)
             except BlockingIOError:  # the answer takes long
                 return None

@@ -10,7 +10,13 @@ import numpy.typing as npt
 from embmap.client.interface import ARROW, JSON, MISSING, NPY, Missing
 from embmap.embedding_file import EmbeddingFile
 from embmap.serve.problems import Problem, unknown_word
-from embmap.serve.representations import Answer, as_numbers, json_answer, vectors_answer
+from embmap.serve.representations import (
+    Answer,
+    as_numbers,
+    json_answer,
+    npy_file,
+    vectors_answer,
+)
 from embmap.serve.request import (
     Call,
     at_asked_step,
@@ -24,7 +30,7 @@ from embmap.serve.request_fields import refuse
 __all__ = ["check_rows", "lookup", "vectors"]
 
 # Answers that take at most a millisecond or two: bytes of vectors, letters of composed words.
-_QUICK_NBYTES = {JSON: 1 << 16, NPY: 1 << 19, ARROW: 1 << 19}
+_QUICK_NBYTES = {JSON: 1 << 16, NPY: 1 << 21, ARROW: 1 << 19}
 _QUICK_LETTERS = 64
 
 
@@ -77,25 +83,43 @@ def lookup(call: Call) -> Answer:
         rows = check_rows(asked, file.shape[0])
     else:
         check_words(file)
+        if call.mapped is not None:
+            call.mapped.check_words(words)
         rows = file.find(words)
         if missing == "subwords":
             letters = sum(len(words[i]) for i in np.flatnonzero(rows < 0).tolist())
             call.check_quick(quick=letters <= _QUICK_LETTERS)
         if missing == "error":
             check_known(words, rows)
+    if with_vectors and call.mapped is not None:
+        call.mapped.check_rows(rows[rows >= 0])
+    if with_vectors and media_type == NPY:
+        return _as_npy(file, words, rows, compose=missing == "subwords")
     facts["rows"] = [row if row >= 0 else None for row in rows.tolist()]
     if not with_vectors:
         return json_answer(facts)
     found, known = look_up(file, words, rows, compose=missing == "subwords")
     absent = np.flatnonzero(~known).tolist()
-    if media_type != JSON:
-        return vectors_answer(media_type, facts, found, absent)
+    if media_type == ARROW:
+        return vectors_answer(ARROW, facts, found, absent)
     facts["vectors"] = as_numbers(found)
     if absent:
         facts["vectors"] = list(facts["vectors"])
         for i in absent:
             facts["vectors"][i] = None
     return json_answer(facts, int(known.sum()))
+
+
+def _as_npy(
+    file: EmbeddingFile, words: list[str] | None, rows: npt.NDArray[np.int64], *, compose: bool
+) -> Answer:
+    """Return the vectors of rows as .npy. Stored ones are written straight into the answer."""
+    if file.dtype.kind in "iuf" and (rows >= 0).all():
+        npy, out = npy_file((len(rows), *file.shape[1:]), file.dtype)
+        check_vectors(file).take(rows, out)
+        return vectors_answer(NPY, {}, out, (), npy=npy)
+    found, known = look_up(file, words, rows, compose=compose)
+    return vectors_answer(NPY, {}, found, np.flatnonzero(~known).tolist())
 
 
 def look_up(

@@ -1,7 +1,8 @@
 """The files that a server serves: opened on the first request, and again when they change on disk.
 
-Where the system allows it, each file is open twice: once for threads, which may wait for a disk,
-and once for the event loop, which may not and reads only what is in memory.
+Where the system allows it, each file is open several times: for threads, which may wait for a
+disk; for the event loop, which may not and reads only what is in memory; and as a map, from which
+the loop reads batches while a lease keeps the file from shrinking.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from embmap.errors import EmbmapError, UnsupportedError
 from embmap.io.mapping import Backend
 from embmap.serve.completion import Completion
 from embmap.serve.indexes import ApproximateIndexes, IndexFolder
+from embmap.serve.leased import LeasedMap, Leases
 from embmap.serve.problems import Problem, unavailable
 from embmap.serve.protocol import warn_once
 from embmap.serve.settings import ModelSource, Settings
@@ -39,6 +41,7 @@ class Version:
     """A file as it was when it was opened: ``file`` for threads, ``cached`` for the event loop.
 
     There is no ``cached`` (None) if reads take long or the system cannot read only from memory.
+    There is no ``mapped`` if there is no ``cached``, or if the system gives no lease.
     """
 
     def __init__(
@@ -47,9 +50,11 @@ class Version:
         cached: EmbeddingFile | None,
         watched: Watched,
         indexes: IndexFolder,
+        mapped: LeasedMap | None = None,
     ) -> None:
         self.file = file
         self.cached = cached
+        self.mapped = mapped
         self._watched = watched
         self.signature = watched.signature
         self.completion = Completion(file.vocab)
@@ -69,8 +74,10 @@ class Model:
         source: ModelSource,
         backend: Backend,
         folder: str | os.PathLike[str] | None = None,
+        leases: Leases | None = None,
     ) -> None:
         self.name = source.name
+        self._leases = Leases() if leases is None else leases
         self._path = source.path
         self._vocab = source.vocab
         self._paths = [path for path in (source.path, source.vocab) if path is not None]
@@ -159,7 +166,8 @@ class Model:
                     # With "auto", the first look-up may index all words: too long for the loop.
                     quick = index != "auto" or not file.vocab
                     cached = self._cached(watched, index) if quick else None
-                version = Version(file, cached, watched, self._indexes)
+                    mapped = None if cached is None else self._mapped(watched, index)
+                version = Version(file, cached, watched, self._indexes, mapped)
             except _ReplacedError:
                 continue
             if watched.is_unchanged():
@@ -197,6 +205,16 @@ class Model:
         except (UnsupportedError, BlockingIOError):
             return None
         return file if file.vectors is not None and file.vectors.random_access else None
+
+    def _mapped(self, watched: Watched, index: IndexChoice) -> LeasedMap | None:
+        """Map the file, which is read now and later only while there is a lease."""
+        lease = self._leases.of(watched)
+        if lease is None or not lease.begin():
+            return None
+        try:
+            return LeasedMap(self._open_as(watched, index, "mmap"), lease)
+        finally:
+            lease.end()
 
     def _signature(self) -> Signature:
         try:
@@ -236,12 +254,13 @@ class Models:
     """The served files by name."""
 
     def __init__(self, settings: Settings) -> None:
+        self.leases = Leases()
         self._models = {}
         for number, each in enumerate(settings.models):
             folder = None
             if settings.folder is not None:
                 folder = Path(settings.folder) / f"index-{number}"
-            self._models[each.name] = Model(each, settings.backend, folder)
+            self._models[each.name] = Model(each, settings.backend, folder, self.leases)
 
     def __getitem__(self, name: str) -> Model:
         """Return the file of a name, or refuse."""

@@ -9,6 +9,7 @@ read an answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import logging
 import socket
@@ -29,6 +30,7 @@ __all__ = ["HEADERS", "BoundedHttp", "warn_once"]
 
 _LOG = logging.getLogger("embmap.serve")
 _PIECE_NBYTES = 1 << 10  # bytes parsed at once: all requests in them are queued
+_CORK = getattr(socket, "TCP_CORK", None)  # only on Linux
 HEAD_NBYTES = 1 << 15
 HEAD_SECONDS = 10.0
 SEND_SECONDS = 20.0
@@ -93,6 +95,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._client = transport.get_extra_info("socket")
         self.flow = _Reading(transport)
         self._start("head", HEAD_SECONDS, self._head_is_late)
         self._note_wait()
@@ -138,6 +141,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head, self._in_body = False, True
         self._stop("head")
         super().on_headers_complete()
+        if not self.expect_100_continue:
+            self._cork(is_on=True)
         self._note_wait()
 
     def on_body(self, body: bytes) -> None:
@@ -151,6 +156,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._cork(is_on=False)
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete:  # the rest of the body is not read
             self._start("rest", HEAD_SECONDS, self.transport.abort)
@@ -162,6 +168,15 @@ class BoundedHttp(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_taking()
+
+    def _cork(self, *, is_on: bool) -> None:
+        """Let the system send the head and the content of an answer together.
+
+        Each write by itself would wake the client.
+        """
+        if _CORK is not None:
+            with contextlib.suppress(OSError):  # the connection is gone
+                self._client.setsockopt(socket.IPPROTO_TCP, _CORK, is_on)
 
     # Requests that arrive before the previous one is answered
 

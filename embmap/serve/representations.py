@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ __all__ = [
     "choose",
     "has_arrow",
     "json_answer",
+    "npy_file",
     "vectors_answer",
 ]
 
@@ -29,7 +31,7 @@ _ACCEPT_NBYTES = 1024
 class Answer(NamedTuple):
     """The body of a response, the number of vectors in it, and further headers."""
 
-    content: bytes
+    content: bytes | memoryview
     media_type: str = JSON
     n_vectors: int = 0
     headers: dict[str, str] = {}  # noqa: RUF012 (never changed)
@@ -93,17 +95,34 @@ def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def vectors_answer(
-    media_type: str, facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]
+    media_type: str,
+    facts: dict[str, Any],
+    vectors: npt.NDArray[Any],
+    missing: Sequence[int],
+    *,
+    npy: memoryview | None = None,
 ) -> Answer:
-    """Return vectors as .npy or an Arrow stream; `missing` holds the positions of zeros."""
-    vectors = plain(vectors)
+    """Return vectors as .npy or an Arrow stream; `missing` holds the positions of zeros.
+
+    `npy` is the file of :func:`npy_file` if the vectors were written into it.
+    """
     n_vectors = len(vectors) - len(missing)
     if media_type == NPY:
-        vectors = np.ascontiguousarray(vectors)
-        content = b"".join((_npy_header(vectors.dtype.str, vectors.shape), vectors.data))
+        if npy is None:
+            vectors = plain(vectors)
+            npy, room = npy_file(vectors.shape, vectors.dtype)
+            room[...] = vectors
         headers = {MISSING_HEADER: ",".join(map(str, missing))} if missing else {}
-        return Answer(content, NPY, n_vectors, headers)
-    return Answer(_arrow(facts, vectors, missing), ARROW, n_vectors)
+        return Answer(npy, NPY, n_vectors, headers)
+    return Answer(_arrow(facts, plain(vectors), missing), ARROW, n_vectors)
+
+
+def npy_file(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[memoryview, npt.NDArray[Any]]:
+    """Return a .npy file, and the array in it that is to be filled."""
+    header = _npy_header(dtype.str, shape)
+    content = np.empty(len(header) + math.prod(shape) * dtype.itemsize, np.uint8)
+    content[: len(header)] = np.frombuffer(header, np.uint8)
+    return content.data, np.ndarray(shape, dtype, content.data, len(header))
 
 
 @lru_cache(64)

@@ -9,6 +9,7 @@ from typing import cast
 from embmap.client.interface import ARROW, JSON, NPY
 from embmap.dwe import DweFile
 from embmap.embedding_file import EmbeddingFile
+from embmap.serve.leased import LeasedMap
 from embmap.serve.models import Version
 from embmap.serve.problems import Problem
 from embmap.serve.representations import choose, has_arrow
@@ -35,7 +36,7 @@ class Call:
     version : Version
         The file as it is now.
     file : EmbeddingFile
-        ``version.file``, or ``version.cached`` on the event loop.
+        ``version.file``, or ``version.cached`` or the file of ``version.mapped`` on the event loop.
     fields : Fields
         The fields of the query or the body.
     word : str or None
@@ -55,8 +56,14 @@ class Call:
 
     def check_quick(self, *, quick: bool) -> None:
         """Raise BlockingIOError on the event loop, so that a thread does what takes long."""
-        if not quick and self.file is self.version.cached:
+        if not quick and self.file is not self.version.file:
             raise BlockingIOError
+
+    @property
+    def mapped(self) -> LeasedMap | None:
+        """The map that the answer is read from, if it is."""
+        mapped = self.version.mapped
+        return mapped if mapped is not None and mapped.file is self.file else None
 
     def take_word(self) -> str:
         """Return the word in the path or in the query."""

@@ -15,24 +15,24 @@ Signature = tuple[tuple[int, int, int, int, int], ...]
 
 
 class Watched:
-    """Open descriptors of files, and their signature when they were opened."""
+    """Open descriptors of files, read-only, and their signature when they were opened."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._descriptors: list[int] = []
+        self.descriptors: list[int] = []
         for path in paths:
             flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-            self._descriptors.append(os.open(path, flags))
-        self._found = [os.fstat(each) for each in self._descriptors]
+            self.descriptors.append(os.open(path, flags))
+        self._found = [os.fstat(each) for each in self.descriptors]
         self.signature = signature_of(self._found)
 
     def __del__(self) -> None:
         """Close the descriptors."""
-        for each in self._descriptors:
+        for each in self.descriptors:
             os.close(each)
 
     def is_unchanged(self) -> bool:
         """Return whether nothing was written to the files since."""
-        for descriptor, before in zip(self._descriptors, self._found, strict=True):
+        for descriptor, before in zip(self.descriptors, self._found, strict=True):
             now = os.fstat(descriptor)
             if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 return False

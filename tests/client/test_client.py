@@ -10,6 +10,7 @@ import pytest
 
 import embmap
 from embmap.client import RemoteError
+from embmap.client.exchange import Connection
 from tests.served import in_process, settings_of, skip_without_server
 
 FACTS = {
@@ -262,15 +263,51 @@ def test_what_a_good_server_sends_is_read():
         assert connections == [4]
 
 
+ROW = json.dumps({"rows": [2]}).encode()
+AS_JSON = f"HTTP/1.1 200 OK\r\nContent-Type: {JSON}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("reply", "n_connections"),
+    [
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer({"rows": [2]}), 1),
+        (AS_JSON + b"content-LENGTH: %d\n\n%b" % (len(ROW), ROW), 1),
+        (AS_JSON + b"Transfer-Encoding: chunked\r\n\r\n5;x=y\r\n%b\r\n" % ROW[:5]
+         + b"%X\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % (len(ROW) - 5, ROW[5:]), 1),
+        (until_closed(content=ROW), 2),
+        (until_closed(f"Content-Length: {len(ROW)}", content=ROW), 2),
+        (answer({"rows": [2]}).replace(b"1.1", b"1.0"), 2),
+    ],
+)  # fmt: skip
+def test_every_form_of_an_answer_is_read(reply, n_connections):
+    with saying(answer(MODELS), reply, then=reply) as (url, connections):
+        with embmap.connect(url) as server:
+            file = server["a"]
+            for _ in range(2):
+                assert file.find(["a"]).tolist() == [2]
+        assert sum(connections) == 3
+        assert len(connections) == n_connections
+
+
+@pytest.mark.parametrize("url", ["http://h/a b", "http://h/ü", "ftp://h", "http://", "http://h:x"])
+def test_a_url_that_names_no_server_is_refused(url):
+    with pytest.raises(ValueError, match="url|[Pp]ort"):
+        embmap.connect(url)
+
+
+@pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "ü", "a\n"])
+def test_a_token_that_is_not_one_line_is_refused(token):
+    with pytest.raises(ValueError, match="token"):
+        embmap.connect("http://localhost", token)
+
+
 class Interrupted(BaseException):
     """As KeyboardInterrupt, which would end the tests."""
 
 
-@pytest.mark.parametrize("where", ["request", "getresponse"])
+@pytest.mark.parametrize("where", ["send", "receive_head"])
 def test_a_connection_is_used_again_only_after_a_whole_exchange(monkeypatch, where):
-    import http.client
-
-    real = getattr(http.client.HTTPConnection, where)
+    real = getattr(Connection, where)
 
     def interrupted(self, *arguments):
         real(self, *arguments)  # what is sent is sent, and will be answered
@@ -281,11 +318,11 @@ def test_a_connection_is_used_again_only_after_a_whole_exchange(monkeypatch, whe
     with saying(*replies) as (url, connections), embmap.connect(url) as server:
         file = server["a"]
         with monkeypatch.context() as patched:
-            patched.setattr(http.client.HTTPConnection, where, interrupted)
+            patched.setattr(Connection, where, interrupted)
             with pytest.raises(Interrupted):
                 file.find(["a"])
         held = server._connections._connection()
-        assert held.sock is None  # closed at once, and not when somebody asks again
+        assert not held.is_open  # closed at once, and not when somebody asks again
         assert file.find(["b"]).tolist() == [2]
         assert file.find(["b"]).tolist() == [2]
         assert len(connections) == 2
