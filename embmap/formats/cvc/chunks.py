@@ -103,28 +103,7 @@ class Chunk:
             If they do not match.
         """
         if self._layout.crc is not None:
-            self.compare(zlib.crc32(self.raw.data))
-
-    def compare(self, checksum: int) -> None:
-        """Raise ChecksumError unless the file has this checksum for the payload.
-
-        Parameters
-        ----------
-        checksum : int
-            CRC-32 of the payload.
-
-        Raises
-        ------
-        ChecksumError
-            If the checksum differs.
-        """
-        if self._layout.crc != checksum:
-            raise ChecksumError(
-                f"the checksum of chunk {self._number} does not match its payload",
-                path=self._file.path,
-                format=FORMAT,
-                offset=self._layout.offset,
-            )
+            _compare(self._file, self._number, self._layout, zlib.crc32(self.raw.data))
 
     def decode(
         self, out: npt.NDArray[Any] | None = None, *, column: str | None = None
@@ -343,7 +322,7 @@ class ChunkedMatrix(Matrix):
                 nbytes = self.parts[number].nbytes // n_rows * (stop - start)
                 checksum = combine_crc32(checksum if start else 0, sums[piece], nbytes)
                 if stop == n_rows:
-                    self._chunk(number).compare(checksum)
+                    _compare(self._file, number, self._chunks[number], checksum)
 
     def _pieces(self, ranges: list[tuple[int, int, int]]) -> list[_Piece]:
         """Split ranges of rows into pieces of work."""
@@ -381,10 +360,7 @@ class ChunkedMatrix(Matrix):
 
     def check_chunk(self, number: int) -> None:
         """Compare the payload of a chunk with its checksum."""
-        self._chunk(number).check()
-
-    def _chunk(self, number: int) -> Chunk:
-        return Chunk(self._file, number, self._chunks[number], {})
+        Chunk(self._file, number, self._chunks[number], {}).check()
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
@@ -430,3 +406,14 @@ class ChunkedMatrix(Matrix):
             data = self._file.gather(part.offset + rows * (columns * kind.itemsize), sizes)
             stored = data.view(kind).reshape(rows.size, columns)
         return self._decode_stored(number, stored, out)
+
+
+def _compare(file: ByteSource, number: int, chunk: ChunkLayout, checksum: int) -> None:
+    """Raise ChecksumError unless the file has this checksum for the payload of a chunk."""
+    if chunk.crc != checksum:
+        raise ChecksumError(
+            f"the checksum of chunk {number} does not match its payload",
+            path=file.path,
+            format=FORMAT,
+            offset=chunk.offset,
+        )
