@@ -37,7 +37,12 @@ def decode_half(
     jit = kernels.jit_for(bits.size // _PER_OPERATION)
     if jit is not None:
         jit.decode_half(source, target.view(np.uint32))
-        return out
+    else:
+        _decode(source, target)
+    return out
+
+
+def _decode(source: npt.NDArray[np.uint16], target: npt.NDArray[np.float32]) -> None:
     signed, patterns = source.view("<i2"), target.view(np.int32)
     for start in range(0, source.size, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -50,7 +55,6 @@ def decode_half(
         # The greatest positive and the greatest negative pattern show whether all are finite.
         if signed[block].max() >= _INFINITY or source[block].max() >= _INFINITY + 0x8000:
             pattern[source[block] & _INFINITY == _INFINITY] |= _SPECIAL
-    return out
 
 
 def encode_half(

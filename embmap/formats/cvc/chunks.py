@@ -16,7 +16,7 @@ from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.header import FORMAT
-from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, get_dtype
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
 from embmap.threads import in_parallel
 from embmap.vectors.matrix import Matrix, check_out
@@ -204,9 +204,10 @@ class ChunkedMatrix(Matrix):
     def row(self, i: int) -> npt.NDArray[Any]:
         number = bisect_right(self._starts, i) - 1
         start = i - self._starts[number]
-        compression = self.parts[number].compression
+        part = self.parts[number]
+        compression = part.compression
         if compression == "lossless":
-            row: npt.NDArray[Any] = self._decode_planes(number, np.array([start]))[0]
+            row: npt.NDArray[Any] = self._decode_planes(number, part, np.array([start]))[0]
             return row
         stored: npt.NDArray[Any] = self.stored_rows(number, start, start + 1)[0]
         if compression == "fp16":  # for few numbers, this is faster than decode_half
@@ -226,8 +227,9 @@ class ChunkedMatrix(Matrix):
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         """Decode the rows from `start` to `stop` of a chunk, counted from its first row."""
-        if self.parts[number].compression == "lossless":
-            out[...] = self._decode_planes(number, np.arange(start, stop))
+        part = self.parts[number]
+        if part.compression == "lossless":
+            out[...] = self._decode_planes(number, part, np.arange(start, stop))
         else:
             self._decode_stored(number, self.stored_rows(number, start, stop), out)
 
@@ -263,8 +265,9 @@ class ChunkedMatrix(Matrix):
         offset = part.offset + start * columns * kind.itemsize
         return self._file.array(offset, kind, (stop - start, columns))
 
-    def _decode_planes(self, number: int, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        part = self.parts[number]
+    def _decode_planes(
+        self, number: int, part: Part, chosen: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
         payload = self._file.array(part.offset, np.uint8, part.nbytes)
         try:
             planes = self._planes.get(number)
@@ -390,7 +393,7 @@ class ChunkedMatrix(Matrix):
         """Decode sorted rows of a chunk, counted from its first row; `out` must be contiguous."""
         part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
-            found: npt.NDArray[Any] = self._decode_planes(number, rows)
+            found: npt.NDArray[Any] = self._decode_planes(number, part, rows)
             if out is None:
                 return found
             out[...] = found
