@@ -17,7 +17,7 @@ from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
 from embmap.formats.cvc.header import FORMAT
-from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, get_dtype
+from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
 from embmap.io.residency import sample
 from embmap.threads import in_parallel
@@ -105,28 +105,7 @@ class Chunk:
             If they do not match.
         """
         if self._layout.crc is not None:
-            self.compare(zlib.crc32(self.raw.data))
-
-    def compare(self, checksum: int) -> None:
-        """Raise ChecksumError unless the file has this checksum for the payload.
-
-        Parameters
-        ----------
-        checksum : int
-            CRC-32 of the payload.
-
-        Raises
-        ------
-        ChecksumError
-            If the checksum differs.
-        """
-        if self._layout.crc != checksum:
-            raise ChecksumError(
-                f"the checksum of chunk {self._number} does not match its payload",
-                path=self._file.path,
-                format=FORMAT,
-                offset=self._layout.offset,
-            )
+            _compare(self._file, self._number, self._layout, zlib.crc32(self.raw.data))
 
     def decode(
         self, out: npt.NDArray[Any] | None = None, *, column: str | None = None
@@ -244,9 +223,10 @@ class ChunkedMatrix(Matrix):
     def row(self, i: int) -> npt.NDArray[Any]:
         number = bisect_right(self._starts, i) - 1
         start = i - self._starts[number]
-        compression = self.parts[number].compression
+        part = self.parts[number]
+        compression = part.compression
         if compression == "lossless":
-            row: npt.NDArray[Any] = self._decode_planes(number, np.array([start]))[0]
+            row: npt.NDArray[Any] = self._decode_planes(number, part, np.array([start]))[0]
             return row
         stored: npt.NDArray[Any] = self.stored_rows(number, start, start + 1)[0]
         if compression == "fp16":  # for few numbers, this is faster than decode_half
@@ -266,8 +246,9 @@ class ChunkedMatrix(Matrix):
 
     def decode_rows(self, number: int, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         """Decode the rows from `start` to `stop` of a chunk, counted from its first row."""
-        if self.parts[number].compression == "lossless":
-            out[...] = self._decode_planes(number, np.arange(start, stop))
+        part = self.parts[number]
+        if part.compression == "lossless":
+            out[...] = self._decode_planes(number, part, np.arange(start, stop))
         else:
             self._decode_stored(number, self.stored_rows(number, start, stop), out)
 
@@ -311,8 +292,9 @@ class ChunkedMatrix(Matrix):
             self._views[number] = kept
         return kept
 
-    def _decode_planes(self, number: int, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        part = self.parts[number]
+    def _decode_planes(
+        self, number: int, part: Part, chosen: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
         payload = self._file.array(part.offset, np.uint8, part.nbytes)
         try:
             planes = self._planes.get(number)
@@ -370,7 +352,7 @@ class ChunkedMatrix(Matrix):
                 nbytes = self.parts[number].nbytes // n_rows * (stop - start)
                 checksum = combine_crc32(checksum if start else 0, sums[piece], nbytes)
                 if stop == n_rows:
-                    self._chunk(number).compare(checksum)
+                    _compare(self._file, number, self._chunks[number], checksum)
 
     def _pieces(self, ranges: list[tuple[int, int, int]]) -> list[_Piece]:
         """Split ranges of rows into pieces of work."""
@@ -408,10 +390,7 @@ class ChunkedMatrix(Matrix):
 
     def check_chunk(self, number: int) -> None:
         """Compare the payload of a chunk with its checksum."""
-        self._chunk(number).check()
-
-    def _chunk(self, number: int) -> Chunk:
-        return Chunk(self._file, number, self._chunks[number], {})
+        Chunk(self._file, number, self._chunks[number], {}).check()
 
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         self._file.check_whole()
@@ -445,7 +424,7 @@ class ChunkedMatrix(Matrix):
         """Decode sorted rows of a chunk, counted from its first row; `out` must be contiguous."""
         part, columns = self.parts[number], self.shape[1]
         if part.compression == "lossless":
-            found: npt.NDArray[Any] = self._decode_planes(number, rows)
+            found: npt.NDArray[Any] = self._decode_planes(number, part, rows)
             if out is None:
                 return found
             out[...] = found
@@ -461,3 +440,14 @@ class ChunkedMatrix(Matrix):
             data = self._file.gather(part.offset + rows * (columns * kind.itemsize), sizes)
             stored = data.view(kind).reshape(rows.size, columns)
         return self._decode_stored(number, stored, out)
+
+
+def _compare(file: ByteSource, number: int, chunk: ChunkLayout, checksum: int) -> None:
+    """Raise ChecksumError unless the file has this checksum for the payload of a chunk."""
+    if chunk.crc != checksum:
+        raise ChecksumError(
+            f"the checksum of chunk {number} does not match its payload",
+            path=file.path,
+            format=FORMAT,
+            offset=chunk.offset,
+        )
