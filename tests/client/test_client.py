@@ -291,7 +291,7 @@ def test_every_form_of_an_answer_is_read(reply, n_connections):
 
 @pytest.mark.parametrize("url", ["http://h/a b", "http://h/ü", "ftp://h", "http://", "http://h:x"])
 def test_a_url_that_names_no_server_is_refused(url):
-    with pytest.raises(ValueError, match="url|[Pp]ort"):
+    with pytest.raises(ValueError, match=r"url|[Pp]ort"):
         embmap.connect(url)
 
 
