@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, cast
@@ -29,6 +30,8 @@ from embmap.report import Report
 from embmap.search.approximate import SUFFIX, ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
+from embmap.standins import Closed, NoRows
+from embmap.vectors.exchange import Origin, identify, reopen_same
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
@@ -72,8 +75,8 @@ class EmbeddingFile(Embeddings):
         self._vocabulary = vocabulary
         self._matrix = matrix
         self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
-        self._rows = _NoRows(self._stored_vectors) if matrix is None else matrix.rows()
-        self._reopen: Callable[[], EmbeddingFile] | None = None
+        self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
+        self._reopen: partial[Any] | None = None
         self._search: Similarity | None = None
         self.closed = False
 
@@ -410,7 +413,7 @@ class EmbeddingFile(Embeddings):
     def close(self) -> None:
         """Close the file. Later calls raise ClosedError; arrays already returned stay valid."""
         self.closed = True
-        gone = _Closed(self._path)
+        gone = Closed(self._path)
         # None would mean "no words" or "no vectors" to a thread in the middle of an answer.
         for name in ("_file", "_words", "_vocabulary", "_matrix", "_rows", *self._parts):
             setattr(self, name, gone)
@@ -435,43 +438,22 @@ class EmbeddingFile(Embeddings):
         self._check_open()
         if self._reopen is None:
             raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")
-        return _reopened, (self._reopen, self._file.nbytes, self._file.mtime_ns)
+        return self._reopen.func, self._reopen.args
+
+    def _reopen_with(self, reopen: Callable[[], EmbeddingFile]) -> None:
+        """Let this file and its matrices be pickled; `reopen` opens the file again."""
+        self._reopen = partial(reopen_same, reopen, *identify(self._file))
+        for way, matrix in self._matrices():
+            matrix.origin = Origin(self._reopen, way)
+
+    def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
+        """Yield the matrices of the file, with the names of attributes that lead to them."""
+        if self._matrix is not None:
+            yield ("vectors",), self._matrix
 
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
-
-
-class _NoRows:
-    """The rows of a file without vectors: any use raises the FormatError that says so."""
-
-    def __init__(self, vectors: Callable[[], Matrix]) -> None:
-        self._vectors = vectors
-
-    def __getitem__(self, row: int) -> npt.NDArray[Any]:
-        return self._vectors()[row]
-
-
-class _Closed:
-    """Replaces the parts of a closed file: any use raises ClosedError."""
-
-    def __init__(self, path: Path | None) -> None:
-        object.__setattr__(self, "_path", path)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._raise()
-
-    def __getitem__(self, item: object) -> NoReturn:
-        self._raise()
-
-    def __iter__(self) -> NoReturn:
-        self._raise()
-
-    def __len__(self) -> NoReturn:
-        self._raise()
-
-    def _raise(self) -> NoReturn:
-        raise ClosedError(f"{self._path} is closed")
 
 
 def _no_words(file: ByteSource, format: str) -> Vocabulary:
@@ -487,12 +469,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value).encode(errors="replace").decode()
-
-
-def _reopened(reopen: Callable[[], EmbeddingFile], nbytes: int, mtime_ns: int) -> EmbeddingFile:
-    file = reopen()
-    if (file._file.nbytes, file._file.mtime_ns) != (nbytes, mtime_ns):
-        path = file.path
-        file.close()
-        raise FormatError("the file changed since it was pickled; pickle it again", path=path)
-    return file

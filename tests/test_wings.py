@@ -17,7 +17,7 @@ ORDER = [
     ["codecs"],
     ["words", "vectors"],
     ["search"],
-    ["embeddings", "indexing"],
+    ["embeddings", "indexing", "standins"],
     ["embedding_file"],
     ["formats.format"],
     ["formats.tensors", "formats.composed"],

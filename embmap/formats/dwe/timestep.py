@@ -51,7 +51,9 @@ class Timestep(_DecodedMatrix):
     @property
     def quantized(self) -> Timestep:
         """The same rows as integers: shape (V, K), int16."""
-        return Timestep(self.groups, self.t)
+        matrix = Timestep(self.groups, self.t)
+        matrix.origin = None if self.origin is None else self.origin.part("quantized")
+        return matrix
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         layout, file = self.groups.layout, self.groups.file
