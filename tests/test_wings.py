@@ -29,7 +29,7 @@ ORDER = [
     ["formats.registry"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
     ["conversion"],
-    ["client"],
+    ["client", "torch"],
     [""],  # embmap itself: the public face
     ["serve", "bench", "demo"],
     ["cli"],

@@ -14,6 +14,7 @@ from embmap.codecs.affine import decode_affine
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
+from embmap.formats.cvc.halves import Halves
 from embmap.formats.cvc.header import FORMAT
 from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
@@ -177,6 +178,12 @@ class ChunkedMatrix(Matrix):
     @property
     def random_access(self) -> bool:
         return all(part.compression != "lossless" for part in self.parts)
+
+    def stored_as(self, dtype: str) -> Matrix | None:
+        if dtype != "float16" or any(part.compression != "fp16" for part in self.parts):
+            return super().stored_as(dtype)
+        offsets = [part.offset for part in self.parts]
+        return Halves(self._file, self._chunks, offsets, shape=self.shape, check=self.check_chunk)
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         chosen = range(len(self.parts))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.bfloat import dtype_of
+from embmap.codecs.bfloat import BFLOAT16
 from embmap.formats.embd.writer import write
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import ByteSource
@@ -94,7 +94,7 @@ class _Slices:
     def __init__(self, name: str, data: ByteSource, tensor: Tensor) -> None:
         if tensor.kind not in _KINDS:
             raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
-        dtype = dtype_of(tensor.dtype)
+        dtype = BFLOAT16 if tensor.kind == "BF16" else np.dtype(tensor.dtype)
         self._name = name
         self._array = data.array(tensor.offset, dtype, tensor.shape)
         self.shape = tensor.shape
