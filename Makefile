@@ -37,7 +37,8 @@ test-quick: .venv/test.installed
 # Apart from the others: torch takes seconds to load and its packages take hundreds of megabytes.
 test-torch: export EMBMAP_REQUIRE ?= torch,triton
 test-torch: .venv-torch/test.installed
-	"$(TORCH_PYTHON)" -m pytest $(PYTEST_ARGS) tests/torch
+	"$(TORCH_PYTHON)" -m pytest $(PYTEST_ARGS) tests/torch tests/test_prose.py \
+		tests/test_docs.py::test_the_hand_offs_run_where_their_libraries_install
 
 lint: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check .

@@ -81,7 +81,13 @@ class Embedding(torch.nn.Module):
         return found.reshape(*rows.shape, *self._table.shape[1:]).to(rows.device)
 
     def extra_repr(self) -> str:
-        """Return the sizes, for the text of the module."""
+        """Return what the text of a module shows of it.
+
+        Returns
+        -------
+        str
+            The sizes and the dtype.
+        """
         return f"{self.num_embeddings}, {self.embedding_dim}, dtype={self._table.dtype}"
 
     def get_extra_state(self) -> dict[str, Any]:
