@@ -35,6 +35,7 @@ __all__ = [
     "codes",
     "minilm",
     "rows",
+    "tensor_name",
     "trajectories",
     "unknown",
     "walk_shape",
@@ -49,6 +50,7 @@ CODES, CENTROIDS = 150, 256
 CHUNK_DIM, N_CHUNKS = 256, 5
 WALK_DIM, WALK_GROUP, WALK_SCALE = 100, 100, 0.01
 _WALK_START, _WALK_WIDTH = np.float32(20), np.float32(1.2)  # 2.5 bits a symbol at 209 time steps
+TENSOR_SHAPE = 16, 16
 _BLOCK_ROWS = 10_000
 _VERSION = 1  # of the bytes; a new version leaves old files unused
 
@@ -210,6 +212,22 @@ class Files:
             embmap.embd.from_safetensors(source, path, vocab=model / "vocab.txt")
         return path
 
+    def tensors(self, n: int, layout: str) -> Path:
+        """Return a file of `n` small tensors: EMBD in a layout, or "safetensors"."""
+        path = self.folder / f"tensors-{n}-{layout}-v{_VERSION}"
+        if not path.exists():
+            rng = np.random.default_rng(7)
+            arrays = {
+                tensor_name(i): rng.standard_normal(TENSOR_SHAPE, np.float32) for i in range(n)
+            }
+            if layout == "safetensors":
+                from safetensors.numpy import save_file
+
+                save_file(arrays, path, {"format": "pt"})
+            else:
+                embmap.embd.write(path, arrays, layout=layout)
+        return path
+
     def known(self, n: int, seed: int = 1) -> tuple[list[str], np.ndarray]:
         """Return distinct random words of the large files, and their rows: (n,) int64.
 
@@ -334,6 +352,11 @@ def _walk(number: int) -> Iterator[np.ndarray]:
     while True:
         yield np.rint(place).astype(np.int16)
         place += _WALK_WIDTH * rng.standard_normal(shape, dtype=np.float32)
+
+
+def tensor_name(i: int) -> str:
+    """Return the name of a tensor of :meth:`Files.tensors`."""
+    return f"model.layers.{i // 10}.block.{i % 10}.weight"
 
 
 def minilm() -> Path | None:

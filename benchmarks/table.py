@@ -123,6 +123,7 @@ def _over_time(title: str, work: str) -> tuple[Row, ...]:
 _ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two threads"
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
+_DEFAULT_LOADER = {"torch's default loader": 0.2}
 ROWS = (
     Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
@@ -166,6 +167,12 @@ ROWS = (
     Row("MiniLM, open, one tensor", "tensor", "embmap", limit=1e-3, ratios=_TENTH),
     Row("… in a fresh process", "tensor, fresh process", "embmap"),
     Row("… one row by token", "row of a tensor", "embmap"),
+    Row("torch.from_dlpack(f.vectors)", "from_dlpack", "embmap", limit=50e-6),
+    Row("… private memory", "from_dlpack", "embmap", limit=100e3, value="private_nbytes"),
+    Row("EMBD, 1000 tensors, torch", "load_file", "embmap", ratios={"safetensors": 0.5}),
+    Row("… of a safetensors file", "load_file", "embmap, safetensors"),
+    Row("10k rows as a tensor", "rows as a tensor", "embmap", ratios={"numpy.take": 1.1}),
+    Row("batches of 4096 rows, shuffled, per row", "loader", "embmap", ratios=_DEFAULT_LOADER),
     *_of_opening("blocks"),
     *_of_opening("stream"),
     Row("trajectory, numpy", "trajectory", "embmap, numpy", limit=60e-3),
