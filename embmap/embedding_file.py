@@ -31,7 +31,7 @@ from embmap.search.approximate import SUFFIX, ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
 from embmap.standins import Closed, NoRows
-from embmap.vectors.exchange import Origin, identify, reopen_same
+from embmap.vectors.exchange import identify, reopen_same
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.index_source import IndexSource
 from embmap.words.records import Records
@@ -444,7 +444,7 @@ class EmbeddingFile(Embeddings):
         """Let this file and its matrices be pickled; `reopen` opens the file again."""
         self._reopen = partial(reopen_same, reopen, *identify(self._file))
         for way, matrix in self._matrices():
-            matrix.origin = Origin(self._reopen, way)
+            matrix.origin = self._reopen, way
 
     def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
         """Yield the matrices of the file, with the names of attributes that lead to them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,16 @@ import numpy.typing as npt
 from embmap.errors import FormatError
 from embmap.io.mapping import ByteSource
 
-__all__ = ["CPU", "Origin", "check_request", "export", "find_again", "identify", "reopen_same"]
+__all__ = [
+    "CPU",
+    "Origin",
+    "check_request",
+    "export",
+    "extend",
+    "find_again",
+    "identify",
+    "reopen_same",
+]
 
 CPU = (1, 0)
 """The device of DLPack on which arrays are: its type, and its number."""
@@ -48,26 +56,21 @@ def _aligned_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return made
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where another process finds a matrix.
-
-    `reopen` opens its file again, or raises FormatError if another file has its path by now. `way`
-    leads from the file to the matrix: names of attributes, and keys of mappings.
-    """
-
-    reopen: Callable[[], Any]
-    way: tuple[str, ...]
-
-    def part(self, name: str) -> Origin:
-        """Return the origin of an attribute of the matrix."""
-        return Origin(self.reopen, (*self.way, name))
+Origin = tuple[Callable[[], Any], tuple[str, ...]]
+"""Where another process finds a matrix: the call that opens its file again, or raises FormatError
+if another file has its path by now; and the way from the file to the matrix, the names of
+attributes and keys of mappings."""
 
 
-def find_again(origin: Origin) -> Any:
+def extend(origin: Origin | None, name: str) -> Origin | None:
+    """Return the origin of an attribute of a matrix."""
+    return None if origin is None else (origin[0], (*origin[1], name))
+
+
+def find_again(reopen: Callable[[], Any], way: tuple[str, ...]) -> Any:
     """Return a matrix that was pickled."""
-    found = origin.reopen()
-    for name in origin.way:
+    found = reopen()
+    for name in way:
         found = found[name] if isinstance(found, Mapping) else getattr(found, name)
     return found
 

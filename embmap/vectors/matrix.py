@@ -321,7 +321,7 @@ class Matrix(ABC):
             raise TypeError(
                 f"{self!r} is not a part of a file that embmap.open opened, and cannot be pickled"
             )
-        return find_again, (self.origin,)
+        return find_again, self.origin
 
     def __copy__(self) -> Self:
         """Return another matrix over the same data, for a subclass to change."""
