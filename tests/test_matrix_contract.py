@@ -11,6 +11,7 @@ from embmap.client.matrix import RemoteMatrix
 from embmap.conversion.rows import Converted
 from embmap.formats.composed import FastTextRows, FastTextWords
 from embmap.formats.cvc.chunks import ChunkedMatrix
+from embmap.formats.cvc.halves import Halves
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.formats.text.reader import TextMatrix
 from embmap.formats.word2vec.file import Word2VecMatrix
@@ -158,6 +159,18 @@ CASES = {
     ),
     "wide projected product": (ProductMatrix, projected, WIDE, 20),
     "fp16": (ChunkedMatrix, lambda folder: chunked(folder, "fp16"), ROWS, 2e-3),
+    "halves": (
+        Halves,
+        lambda folder: chunked(folder, "fp16").stored_as("float16"),
+        ROWS,
+        2e-3,
+    ),
+    "halves, read": (
+        Halves,
+        lambda folder: chunked(folder, "fp16", "read").stored_as("float16"),
+        ROWS,
+        2e-3,
+    ),
     "int8": (ChunkedMatrix, lambda folder: chunked(folder, "int8", "read"), ROWS, 0.05),
     "lossless": (ChunkedMatrix, lambda folder: chunked(folder, "lossless"), ROWS, 0),
     "time step": (Timestep, lambda folder: over_time(folder).at(1).vectors, HISTORY[1] * 0.5, 0),
