@@ -1,5 +1,6 @@
-"""The public names for CVC files: what writes and changes them, and the classes."""
+"""The public names for CVC files: what writes, changes and loads them, and the classes."""
 
+from embmap.devices.chunks import load, load_chunks
 from embmap.formats.cvc import (
     Chunk,
     CvcFile,
@@ -10,4 +11,14 @@ from embmap.formats.cvc import (
     write_columns,
 )
 
-__all__ = ["Chunk", "CvcFile", "Section", "append", "edit_columns", "write", "write_columns"]
+__all__ = [
+    "Chunk",
+    "CvcFile",
+    "Section",
+    "append",
+    "edit_columns",
+    "load",
+    "load_chunks",
+    "write",
+    "write_columns",
+]

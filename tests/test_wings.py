@@ -26,7 +26,7 @@ ORDER = [
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),
         "formats.gensim",
     ],
-    ["formats.registry"],
+    ["formats.registry", "devices"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
     ["conversion"],
     ["client", "torch"],

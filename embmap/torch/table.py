@@ -12,10 +12,9 @@ import torch
 from embmap.embeddings import Embeddings
 from embmap.vectors.matrix import Matrix
 
-__all__ = ["RowTable", "Source", "fill", "find_device", "matrix_of"]
+__all__ = ["RowTable", "Source", "fill", "matrix_of"]
 
 Source = Embeddings | Matrix
-_CPU = torch.device("cpu")
 _NARROW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -92,16 +91,3 @@ def matrix_of(source: Source) -> Matrix:
     if not isinstance(source, Embeddings):
         raise TypeError(f"source must be an open file or its vectors, not {type(source).__name__}")
     return source._stored_vectors()
-
-
-def find_device(device: torch.device | str | int | None) -> torch.device:
-    """Return a device, the CPU by default; raise ValueError if it is not there."""
-    if device is None or device == "cpu":
-        return _CPU
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device must be one that is there, not {device!r}: {reason}") from None
-    return found

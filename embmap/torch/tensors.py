@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from embmap.devices.uploading import find_device
 from embmap.embeddings import Embeddings, Missing
 from embmap.errors import UnsupportedError
 from embmap.formats.tensors import StoredTensor, TensorFile
 from embmap.io.mapping import ByteSource
 from embmap.io.private_map import map_private
 from embmap.opening import open
-from embmap.torch.table import RowTable, Source, fill, find_device, matrix_of
+from embmap.torch.table import RowTable, Source, fill, matrix_of
 from embmap.vectors.matrix import RowIndex
 
 __all__ = ["load_file", "tensor"]

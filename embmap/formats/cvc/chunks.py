@@ -73,6 +73,16 @@ class Chunk:
         return dict(self._layout.metadata)
 
     @property
+    def parameters(self) -> dict[str, dict[str, float]]:
+        """The "min" and "scale" of each int8 column, by its name; the header has them."""
+        parts = {name: matrix.parts[self._number] for name, matrix in self._matrices.items()}
+        return {
+            name: {"min": part.minimum, "scale": part.scale}
+            for name, part in parts.items()
+            if part.compression == "int8"
+        }
+
+    @property
     def raw(self) -> npt.NDArray[np.uint8]:
         """The stored payload: shape (bytes,), uint8; a view if the file is mapped."""
         return self._file.array(self._layout.offset, np.uint8, self._layout.nbytes)
@@ -219,6 +229,20 @@ class ChunkedMatrix(Matrix):
                 decode_affine(stored, part.scale, part.minimum, out)
             else:
                 out[...] = stored
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of rows of a chunk."""
+        return self._chunks[number].rows
+
+    def locate(self, number: int) -> dict[str, Any]:
+        """Return the place of this column in a chunk, for an error."""
+        return {"path": self._file.path, "format": FORMAT, "offset": self.parts[number].offset}
+
+    def stored_bytes(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return what a chunk stores of this column."""
+        self._file.check_whole()
+        part = self.parts[number]
+        return self._file.array(part.offset, np.uint8, part.nbytes)
 
     def stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows of a chunk as they are stored."""
