@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.absent import Closed, NoRows, no_words
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
@@ -30,11 +31,8 @@ from embmap.report import Report
 from embmap.search.approximate import SUFFIX, ApproximateSource
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
 from embmap.search.similarity import Similarity
-from embmap.standins import Closed, NoRows
 from embmap.vectors.exchange import identify, reopen_same
 from embmap.vectors.matrix import Matrix, check_out
-from embmap.words.index_source import IndexSource
-from embmap.words.records import Records
 from embmap.words.time_labels import TimeStep
 from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
@@ -74,7 +72,7 @@ class EmbeddingFile(Embeddings):
         self._dialect = dialect
         self._vocabulary = vocabulary
         self._matrix = matrix
-        self._words = _no_words(file, self.format) if vocabulary is None else vocabulary
+        self._words = no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
         self._reopen: partial[Any] | None = None
         self._search: Similarity | None = None
@@ -454,10 +452,6 @@ class EmbeddingFile(Embeddings):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
-
-
-def _no_words(file: ByteSource, format: str) -> Vocabulary:
-    return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
 
 
 def jsonable(value: Any) -> Any:

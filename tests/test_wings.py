@@ -17,7 +17,7 @@ ORDER = [
     ["codecs"],
     ["words", "vectors"],
     ["search"],
-    ["embeddings", "indexing", "standins"],
+    ["absent", "embeddings", "indexing"],
     ["embedding_file"],
     ["formats.format"],
     ["formats.tensors", "formats.composed"],

@@ -88,22 +88,6 @@ class Matrix(ABC):
         """
         return None
 
-    def stored_as(self, dtype: str) -> Matrix | None:
-        """Return the same rows in a dtype to which the stored numbers need no conversion.
-
-        Parameters
-        ----------
-        dtype : str
-            The name of a dtype, such as "float16" or "bfloat16".
-
-        Returns
-        -------
-        Matrix or None
-            Rows of that dtype, of which bfloat16 are bits: uint16. None if the file does not store
-            its numbers so.
-        """
-        return self if self.dtype.name == dtype else None
-
     def rows(self) -> Rows:
         """Return the object whose subscripts are the fastest way to rows that exist.
 
@@ -128,6 +112,22 @@ class Matrix(ABC):
     def random_access(self) -> bool:
         """Whether decoding a row needs only its own bytes, not a whole chunk."""
         return True
+
+    def stored_as(self, dtype: str) -> Matrix | None:
+        """Return the same rows in a dtype to which the stored numbers need no conversion.
+
+        Parameters
+        ----------
+        dtype : str
+            The name of a dtype, such as "float16" or "bfloat16".
+
+        Returns
+        -------
+        Matrix or None
+            Rows of that dtype, of which bfloat16 are bits: uint16. None if the file does not store
+            its numbers so.
+        """
+        return self if self.dtype.name == dtype else None
 
     @property
     def ndim(self) -> int:

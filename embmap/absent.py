@@ -1,4 +1,4 @@
-"""What replaces the parts of a file that is closed, or that it lacks: any use raises an error."""
+"""What takes the place of parts that a file does not have, or that it has closed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any, NoReturn
 import numpy.typing as npt
 
 from embmap.errors import ClosedError
+from embmap.io.mapping import ByteSource
 from embmap.vectors.matrix import Matrix
+from embmap.words.index_source import IndexSource
+from embmap.words.records import Records
+from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["Closed", "NoRows"]
+__all__ = ["Closed", "NoRows", "no_words"]
 
 
 class NoRows:
@@ -44,3 +48,8 @@ class Closed:
 
     def _raise(self) -> NoReturn:
         raise ClosedError(f"{self._path} is closed")
+
+
+def no_words(file: ByteSource, format: str) -> Vocabulary:
+    """Return the vocabulary of a file without words."""
+    return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
