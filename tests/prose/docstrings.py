@@ -6,6 +6,7 @@ A name is public if a face exports it, or if it is a public member of a class th
 import ast
 import inspect
 import sys
+from contextlib import suppress
 from dataclasses import is_dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -15,7 +16,7 @@ from numpydoc.validate import validate
 
 import embmap
 
-__all__ = ["FACES", "OPTIONAL", "check_internal", "check_public", "public_names"]
+__all__ = ["FACES", "check_internal", "check_public", "public_names"]
 
 FACES = [
     "embmap",
@@ -27,7 +28,8 @@ FACES = [
     "embmap.finalfusion",
     "embmap.subwords",
 ]
-OPTIONAL = ["embmap.torch"]  # faces of libraries that the tests do without, read if not imported
+# Faces that import a library of an extra; they are checked where it is installed.
+OF_EXTRAS = ["embmap.arrow", "embmap.spacy", "embmap.torch"]
 CHECKS = {
     "GL03",
     "GL07",
@@ -47,18 +49,18 @@ SECTIONS = {"Parameters", "Returns", "Yields", "Raises"}
 ROOT = Path(embmap.__file__).parent
 
 
+def faces():
+    """The faces that can be imported."""
+    yield from map(import_module, FACES)
+    for name in OF_EXTRAS:
+        with suppress(ImportError):
+            yield import_module(name)
+
+
 def public_names():
     """The full names of public functions and classes and of what these classes define."""
     found = set()
-    faces = list(map(import_module, FACES))
-    for face in OPTIONAL:
-        try:
-            faces.append(import_module(face))
-        except ImportError as error:
-            if error.name != face.rpartition(".")[2]:
-                raise
-            found.update(_read_names(face))
-    for face in faces:
+    for face in faces():
         for each in (getattr(face, name) for name in face.__all__):
             if inspect.isclass(each):
                 for owner in each.__mro__:
@@ -79,24 +81,9 @@ def _members(owner):
             yield f"{name}.{member}"
 
 
-def _read_names(face):
-    """The public names of a face that cannot be imported, read from its folder."""
-    folder = ROOT.joinpath(*face.split(".")[1:])
-    source = ast.parse((folder / "__init__.py").read_text("utf-8"))
-    for imports in (node for node in ast.walk(source) if isinstance(node, ast.ImportFrom)):
-        path = folder / f"{imports.module.rpartition('.')[2]}.py"
-        chosen = {f"{imports.module}.{alias.name}" for alias in imports.names}
-        for name, _ in definitions(ast.parse(path.read_text("utf-8")), imports.module):
-            if name in chosen or name.rpartition(".")[0] in chosen:
-                yield name
-
-
 def check_public():
     """What numpydoc finds wrong with public names, a sentence each."""
-    absent = tuple(f"{face}." for face in OPTIONAL if face not in sys.modules)
     for name in sorted(public_names()):
-        if name.startswith(absent):
-            continue
         last = name.rpartition(".")[2]
         if last.startswith("__"):
             continue
@@ -115,9 +102,12 @@ def _is_documented_elsewhere(name):
 def check_internal(root=ROOT):
     """Which internal functions and methods have sections in their docstrings, a sentence each."""
     public = public_names()
+    absent = tuple(set(OF_EXTRAS) - {face.__name__ for face in faces()})
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if module.startswith(absent):
+            continue
         for name, node in definitions(ast.parse(path.read_text("utf-8")), module):
             text = ast.get_docstring(node) or ""
             if name not in public and SECTIONS & sections(text):
