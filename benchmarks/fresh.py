@@ -29,6 +29,7 @@ def main() -> None:
         "compose": measure_compose,
         "steps": measure_steps,
         "tensor": measure_tensor,
+        "dlpack": measure_dlpack,
         "text": measure_text,
     }
     task = json.load(sys.stdin)
@@ -94,6 +95,20 @@ def measure_tensor(library: str, path: str, name: str) -> dict[str, Any]:
     start = time.perf_counter()
     tensor = open_tensor(path, name)
     return {"seconds": time.perf_counter() - start, "first_row": tensor[0].tolist()}
+
+
+def measure_dlpack(path: str) -> dict[str, Any]:
+    """Hand the vectors of a file to torch, and read a row of the tensor."""
+    import torch
+
+    import embmap
+
+    file = embmap.open(path)
+    torch.from_dlpack(file.vectors)  # torch loads a part of itself
+    gc.collect()
+    private = private_nbytes()
+    tensor = torch.from_dlpack(file.vectors)
+    return {"private_nbytes": private_nbytes() - private, "row": tensor[1].tolist()}
 
 
 def measure_text(library: str, path: str, out: str) -> dict[str, Any]:

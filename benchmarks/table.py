@@ -153,6 +153,7 @@ _SOME = {"all words": 0.25}
 _PLAIN = {'access="normal"': 0.2}
 _READ = 10 + 4096 / 1200  # ten bytes for each byte of a row, and a page
 _AS_FAST = {"safetensors": 1}
+_DEFAULT_LOADER = {"torch's default loader": 0.2}
 ROWS = (
     Row("import, beyond numpy", "import", "embmap", limit=15e-3),
     Row("import, open, one row, beyond numpy", "import and open", "embmap"),
@@ -189,6 +190,12 @@ ROWS = (
     Row("… one row by token", "row of a tensor", "embmap"),
     *_of_tensors(40),
     *_of_tensors(1000),
+    Row("torch.from_dlpack(f.vectors)", "from_dlpack", "embmap", limit=50e-6),
+    Row("… private memory", "from_dlpack", "embmap", limit=100e3, value="private_nbytes"),
+    Row("EMBD, 1000 tensors, torch", "load_file", "embmap", ratios={"safetensors": 0.5}),
+    Row("… of a safetensors file", "load_file", "embmap, safetensors"),
+    Row("10k rows as a tensor", "rows as a tensor", "embmap", ratios={"numpy.take": 1.1}),
+    Row("batches of 4096 rows, shuffled, per row", "loader", "embmap", ratios=_DEFAULT_LOADER),
     *_of_opening("blocks"),
     *_of_opening("stream"),
     Row("trajectory", "trajectory", "embmap", limit=_ORIGINAL_TRAJECTORY / 1.8),

@@ -11,6 +11,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
@@ -25,6 +26,7 @@ from embmap.forking import process_lock
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
+from embmap.vectors.exchange import identify, reopen_same
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.time_labels import TimeStep
 from embmap.words.vocabulary import Vocabulary
@@ -71,7 +73,7 @@ class EmbeddingFile(Embeddings):
         self._matrix = matrix
         self._words = no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
-        self._reopen: Callable[[], EmbeddingFile] | None = None
+        self._reopen: partial[Any] | None = None
         self._search: Similarity | None = None
         self.closed = False
 
@@ -476,7 +478,18 @@ class EmbeddingFile(Embeddings):
         self._check_open()
         if self._reopen is None:
             raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")
-        return _reopened, (self._reopen, self._file.nbytes, self._file.mtime_ns)
+        return self._reopen.func, self._reopen.args
+
+    def _reopen_with(self, reopen: Callable[[], EmbeddingFile]) -> None:
+        """Let this file and its matrices be pickled; `reopen` opens the file again."""
+        self._reopen = partial(reopen_same, reopen, *identify(self._file))
+        for way, matrix in self._matrices():
+            matrix.origin = self._reopen, way
+
+    def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
+        """Yield the matrices of the file, with the names of attributes that lead to them."""
+        if self._matrix is not None:
+            yield ("vectors",), self._matrix
 
     def _check_open(self) -> None:
         if self.closed:
@@ -492,12 +505,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value).encode(errors="replace").decode()
-
-
-def _reopened(reopen: Callable[[], EmbeddingFile], nbytes: int, mtime_ns: int) -> EmbeddingFile:
-    file = reopen()
-    if (file._file.nbytes, file._file.mtime_ns) != (nbytes, mtime_ns):
-        path = file.path
-        file.close()
-        raise FormatError("the file changed since it was pickled; pickle it again", path=path)
-    return file

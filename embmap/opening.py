@@ -87,14 +87,16 @@ def open(
         vocab = Path(vocab).absolute()
     data = open_mapped(path, backend=backend, access=access)
     file = (chosen or recognize_opened(data)).open(data, layout, index, vocab)
-    file._reopen = partial(
-        open,
-        cast(Path, data.path),
-        format=format,
-        layout=layout,
-        backend=backend,
-        access=access,
-        index=index,
-        vocab=vocab,
+    file._reopen_with(
+        partial(
+            open,
+            cast(Path, data.path),
+            format=format,
+            layout=layout,
+            backend=backend,
+            access=access,
+            index=index,
+            vocab=vocab,
+        )
     )
     return file

@@ -6,36 +6,63 @@ import importlib
 import inspect
 import pkgutil
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
 import embmap
+from tests.required import require
 
 ROOT = Path(__file__).parents[1]
 
 
-def snippets():
-    text = (ROOT / "README.md").read_text("utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def snippets(page="README.md"):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+def run(snippet, names):
+    """Run a snippet, compare what it promises, and return how many promises it makes."""
+    lines = snippet.splitlines()
+    n_checked = 0
+    for statement in ast.parse(snippet).body:
+        code = ast.unparse(statement)
+        promised = re.search(r"# => (.*)", lines[statement.lineno - 1])
+        if promised:
+            assert repr(eval(code, names)) == promised[1], code
+            n_checked += 1
+        else:
+            exec(code, names)
+    return n_checked
 
 
 def test_the_readmes_snippets_run_and_say_what_they_return(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
-    n_checked = 0
-    for snippet in snippets():
-        lines = snippet.splitlines()
-        for statement in ast.parse(snippet).body:
-            code = ast.unparse(statement)
-            promised = re.search(r"# => (.*)", lines[statement.lineno - 1])
-            if promised:
-                assert repr(eval(code, names)) == promised[1], code
-                n_checked += 1
-            else:
-                exec(code, names)
-    assert n_checked >= 8
+    assert sum(run(snippet, names) for snippet in snippets()) >= 8
     assert capsys.readouterr().out == "0 (3, 4)\n"
+
+
+FIRST, *HAND_OFFS = snippets("docs/tensors.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(HAND_OFFS)))
+def test_the_hand_offs_run_where_their_libraries_install(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    snippet = HAND_OFFS[number]
+    needed = re.findall(r"^(?:import|from) (\w+)(?:\.(\w+))?", FIRST + snippet, re.MULTILINE)
+    uses_torch = "torch." in snippet or any("torch" in each for each in needed)
+    for library, _ in [*needed, *([("torch", "")] if uses_torch else [])]:
+        require(library)
+    names = {}
+    run(FIRST, names)
+    if uses_torch:
+        exec("import torch; from embmap.torch import tensor", names)
+        names["c"] = embmap.open("fruit.cvc")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the libraries themselves
+        assert run(snippet, names)
 
 
 def modules():

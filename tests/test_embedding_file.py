@@ -377,11 +377,11 @@ def test_an_out_that_cannot_hold_fractions_is_refused(tmp_path):
         assert np.allclose(file.batch(["a", "bcd"], out=out), [[5, 5], [0.6, 0.8]])
 
 
-def test_views_of_a_file_are_not_pickled(opened):
+def test_the_bytes_of_a_file_are_not_pickled(opened):
     with pytest.raises(TypeError, match="pickle the file"):
-        pickle.dumps(opened.vectors)
+        pickle.dumps(opened.mapped_files)
     with pytest.raises(TypeError):
-        copy.deepcopy(opened.vectors)
+        copy.deepcopy(opened.vocab)
 
 
 def test_paths_mean_what_they_meant_when_the_file_was_opened(path, monkeypatch, tmp_path):

@@ -1,5 +1,8 @@
 """What holds for one matrix holds for all: one body of tests over every class of them."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from embmap.client.matrix import RemoteMatrix
 from embmap.conversion.rows import Converted
 from embmap.formats.composed import FastTextRows, FastTextWords
 from embmap.formats.cvc.chunks import ChunkedMatrix
+from embmap.formats.cvc.halves import Halves
 from embmap.formats.dwe.timestep import Timestep, Trajectories
 from embmap.formats.text.reader import TextMatrix
 from embmap.formats.word2vec.file import Word2VecMatrix
@@ -155,6 +159,18 @@ CASES = {
     ),
     "wide projected product": (ProductMatrix, projected, WIDE, 20),
     "fp16": (ChunkedMatrix, lambda folder: chunked(folder, "fp16"), ROWS, 2e-3),
+    "halves": (
+        Halves,
+        lambda folder: chunked(folder, "fp16").stored_as("float16"),
+        ROWS,
+        2e-3,
+    ),
+    "halves, read": (
+        Halves,
+        lambda folder: chunked(folder, "fp16", "read").stored_as("float16"),
+        ROWS,
+        2e-3,
+    ),
     "int8": (ChunkedMatrix, lambda folder: chunked(folder, "int8", "read"), ROWS, 0.05),
     "lossless": (ChunkedMatrix, lambda folder: chunked(folder, "lossless"), ROWS, 0),
     "time step": (Timestep, lambda folder: over_time(folder).at(1).vectors, HISTORY[1] * 0.5, 0),
@@ -304,3 +320,31 @@ def test_nothing_is_read_by_looking_at_it(matrix):
         with pytest.raises(ValueError, match="copy"):
             np.asarray(matrix, copy=False)
     assert np.asarray(matrix, "f8").dtype == np.float64
+
+
+def test_dlpack_hands_out_what_may_be_written_to(matrix):
+    whole = np.asarray(matrix).copy()
+    assert matrix.__dlpack_device__() == (1, 0)
+    for options in ({}, {"copy": True}, {"device": "cpu"}):
+        handed = np.from_dlpack(matrix, **options)
+        same(handed, whole)
+        handed[...] = 0
+    same(np.asarray(matrix), whole)
+    if matrix.zero_copy and np.asarray(matrix).flags.aligned:
+        same(np.from_dlpack(matrix, copy=False), whole)
+    else:
+        with pytest.raises(BufferError, match="copy must not be False"):
+            np.from_dlpack(matrix, copy=False)
+
+
+def test_a_matrix_pickles_by_path_or_says_that_it_cannot(matrix):
+    if matrix.origin is None:
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(matrix)
+        return
+    pickled = pickle.dumps(matrix)
+    assert len(pickled) < 2000
+    again = pickle.loads(pickled)
+    assert type(again) is type(matrix)
+    same(np.asarray(again), np.asarray(matrix))
+    assert copy.copy(matrix).origin is None

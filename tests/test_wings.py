@@ -27,10 +27,10 @@ ORDER = [
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),
         "formats.gensim",
     ],
-    ["formats.registry"],
+    ["formats.registry", "devices"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
     ["conversion"],
-    ["client"],
+    ["client", "torch"],
     [""],  # embmap itself: the public face
     ["serve", "bench", "demo"],
     ["cli"],

@@ -49,6 +49,8 @@ _BITS = {
     "bfloat16": 16,
     "float8_e4m3fn": 8,
     "float8_e5m2": 8,
+    "float8_e4m3fnuz": 8,
+    "float8_e5m2fnuz": 8,
     "float8_e8m0fnu": 8,
     "float6_e2m3fn": 6,
     "float6_e3m2fn": 6,

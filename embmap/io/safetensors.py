@@ -51,6 +51,8 @@ _KINDS: dict[str, tuple[int, str]] = {
     "C64": (64, "<c8"),
     "F8_E4M3": (8, "float8_e4m3fn"),
     "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
     "F8_E8M0": (8, "float8_e8m0fnu"),
     "F6_E2M3": (6, "float6_e2m3fn"),
     "F6_E3M2": (6, "float6_e3m2fn"),

@@ -34,5 +34,8 @@ class BFloat16Matrix(Matrix):
     def _gather(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
         out[...] = as_float32(self._stored.take(rows))
 
+    def stored_as(self, dtype: str) -> Matrix | None:
+        return self._stored if dtype == "bfloat16" else super().stored_as(dtype)
+
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         self._stored.prefetch(rows)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embmap.io.mapping import ByteSource
+from embmap.io.private_map import map_private
 from embmap.io.residency import sample
 from embmap.vectors.gathering import gather_rows
 from embmap.vectors.matrix import BLOCK_NBYTES, Matrix, Rows
@@ -63,6 +64,10 @@ class MappedMatrix(DenseMatrix):
 
     def rows(self) -> Rows:
         return self._array
+
+    def _private_view(self) -> npt.NDArray[Any] | None:
+        data = map_private(self._file, self._offset, self.nbytes)
+        return None if data is None else np.ndarray(self.shape, self.dtype, buffer=data)
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         self._file.check_whole()

@@ -10,10 +10,12 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol, SupportsIndex, cast
+from typing import Any, Protocol, Self, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from embmap.vectors.exchange import CPU, Origin, check_request, export, find_again
 
 __all__ = ["BLOCK_NBYTES", "Matrix", "RowIndex", "Rows", "check_out", "out_of_range"]
 
@@ -46,6 +48,7 @@ class Matrix(ABC):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    origin: Origin | None = None  # None if the matrix is not a part of a file that can be reopened
 
     @property
     @abstractmethod
@@ -124,6 +127,22 @@ class Matrix(ABC):
     def random_access(self) -> bool:
         """Whether decoding a row needs only its own bytes, not a whole chunk."""
         return True
+
+    def stored_as(self, dtype: str) -> Matrix | None:
+        """Return the same rows in a dtype to which the stored numbers need no conversion.
+
+        Parameters
+        ----------
+        dtype : str
+            The name of a dtype, such as "float16" or "bfloat16".
+
+        Returns
+        -------
+        Matrix or None
+            Rows of that dtype, of which bfloat16 are bits: uint16. None if the file does not store
+            its numbers so.
+        """
+        return self if self.dtype.name == dtype else None
 
     @property
     def ndim(self) -> int:
@@ -254,6 +273,77 @@ class Matrix(ABC):
             with np.errstate(over="ignore", invalid="ignore"):
                 return array.astype(dtype)
         return array.copy() if copy and not array.flags.writeable else array
+
+    def _private_view(self) -> npt.NDArray[Any] | None:
+        """Return all rows over copy-on-write memory; None if they are decoded or read."""
+        return None
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return the whole matrix as a capsule of DLPack, with which libraries exchange arrays.
+
+        The rows of a zero-copy matrix are not read. The consumer gets a map of the file of its own:
+        what it writes stays in its memory, and the file stays as it is. The map remains valid when
+        the file is closed. If the file is cut short later, reading the lost part kills the process.
+
+        Parameters
+        ----------
+        stream : None
+            A stream of the device, which the CPU does not have.
+        max_version : tuple of int, optional
+            The highest version of DLPack that the consumer knows.
+        dl_device : tuple of int, optional
+            The device for the array, which can only be the CPU: (1, 0).
+        copy : bool, optional
+            Whether to copy the rows. By default they are copied if they are decoded, read or not
+            aligned to their items. For a consumer that gives no `max_version`, they are also copied
+            if they do not start at a multiple of 64 bytes.
+
+        Returns
+        -------
+        capsule
+            An array of the matrix's shape and dtype, which may be written to.
+
+        Raises
+        ------
+        BufferError
+            If a stream or another device is asked for, or if `copy` is False and a copy is needed.
+        FormatError
+            If the file was replaced while it was open. With ``copy=True`` it is copied.
+        TruncatedError
+            If the file shrank.
+        """
+        check_request(stream, dl_device)
+        if copy is False and not self.zero_copy:
+            raise BufferError("copy must not be False: the rows are decoded or read")
+        private = None if copy else self._private_view()
+        array = np.asarray(self) if private is None else private
+        return export(array, max_version=max_version, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device of the array that DLPack gets: (1, 0), the CPU."""
+        return CPU
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by path: the copy opens the file again and checks that it is the same."""
+        if self.origin is None:
+            raise TypeError(
+                f"{self!r} is not a part of a file that embmap.open opened, and cannot be pickled"
+            )
+        return find_again, self.origin
+
+    def __copy__(self) -> Self:
+        """Return another matrix over the same data, for a subclass to change."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.origin = None
+        return made
 
     def row_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the row numbers that an index array selects.

@@ -50,7 +50,8 @@ class ArrayMatrix(Streamed):
         rows, columns = array.shape
         self.shape = (rows, columns)
         self.dtype = array.dtype
-        self._array = array
+        self._array = array.view()
+        self._array.flags.writeable = False  # as in a file, so that DLPack copies it
 
     def _span(self, start: int, stop: int) -> npt.NDArray[Any]:
         return self._array[start:stop]

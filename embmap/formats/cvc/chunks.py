@@ -16,6 +16,7 @@ from embmap.codecs.checksums import combine_crc32
 from embmap.codecs.half import decode_half
 from embmap.codecs.planes import Planes, decode_planes, parse_planes
 from embmap.errors import ChecksumError, FormatError
+from embmap.formats.cvc.halves import Halves
 from embmap.formats.cvc.header import FORMAT
 from embmap.formats.cvc.layout import ChunkLayout, CvcLayout, Part, get_dtype
 from embmap.io.mapping import ByteSource
@@ -90,6 +91,16 @@ class Chunk:
     def metadata(self) -> dict[str, Any]:
         """The metadata of this chunk in the header."""
         return dict(self._layout.metadata)
+
+    @property
+    def parameters(self) -> dict[str, dict[str, float]]:
+        """The "min" and "scale" of each int8 column, by its name; the header has them."""
+        parts = {name: matrix.parts[self._number] for name, matrix in self._matrices.items()}
+        return {
+            name: {"min": part.minimum, "scale": part.scale}
+            for name, part in parts.items()
+            if part.compression == "int8"
+        }
 
     @property
     def raw(self) -> npt.NDArray[np.uint8]:
@@ -194,6 +205,12 @@ class ChunkedMatrix(Matrix):
     def random_access(self) -> bool:
         return all(part.compression != "lossless" for part in self.parts)
 
+    def stored_as(self, dtype: str) -> Matrix | None:
+        if dtype != "float16" or any(part.compression != "fp16" for part in self.parts):
+            return super().stored_as(dtype)
+        offsets = [part.offset for part in self.parts]
+        return Halves(self._file, self._chunks, offsets, shape=self.shape, check=self.check_chunk)
+
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         if rows is None or not self.random_access:
             chosen = range(len(self.parts))
@@ -268,6 +285,20 @@ class ChunkedMatrix(Matrix):
             return stored.astype(self.dtype, copy=False)
         out[...] = stored
         return out
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of rows of a chunk."""
+        return self._chunks[number].rows
+
+    def locate(self, number: int) -> dict[str, Any]:
+        """Return the place of this column in a chunk, for an error."""
+        return {"path": self._file.path, "format": FORMAT, "offset": self.parts[number].offset}
+
+    def stored_bytes(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return what a chunk stores of this column."""
+        self._file.check_whole()
+        part = self.parts[number]
+        return self._file.array(part.offset, np.uint8, part.nbytes)
 
     def stored_rows(self, number: int, start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows of a chunk as they are stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any, ClassVar
 
@@ -152,6 +152,10 @@ class CvcFile(EmbeddingFile):
         if rows and more:
             more = [np.setdiff1d(np.concatenate(more), np.concatenate(rows))]
         return np.concatenate((none, *rows, *more))
+
+    def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
+        for name, matrix in self._columns.items():
+            yield ("columns", name), matrix
 
     def _find_sections(self, match: dict[str, Any]) -> npt.NDArray[np.int64]:
         return self.section(**match)

@@ -148,7 +148,8 @@ class DweFile(EmbeddingFile):
             step = Timestep(self._groups, t, self._scale)
             latest = TimestepFile(self._file, self.layout, self._vocabulary, step)
             latest.label = self._labels[t] if self._labels else None
-            latest._reopen = None if self._reopen is None else partial(open_step, self._reopen, t)
+            if self._reopen is not None:
+                latest._reopen_with(partial(open_step, self._reopen, t))
             self._latest = latest
         return latest
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from embmap.formats.dwe.groups import Groups
 from embmap.formats.dwe.layout import entries_of
 from embmap.formats.dwe.queries import scaled
+from embmap.vectors.exchange import extend
 from embmap.vectors.matrix import Matrix
 
 __all__ = ["Timestep", "Trajectories"]
@@ -51,7 +52,9 @@ class Timestep(_DecodedMatrix):
     @property
     def quantized(self) -> Timestep:
         """The same rows as integers: shape (V, K), int16."""
-        return Timestep(self.groups, self.t)
+        matrix = Timestep(self.groups, self.t)
+        matrix.origin = extend(self.origin, "quantized")
+        return matrix
 
     def prefetch(self, rows: npt.NDArray[np.int64] | None = None) -> None:
         layout, file = self.groups.layout, self.groups.file

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embmap.codecs.bfloat import dtype_of
+from embmap.codecs.bfloat import BFLOAT16
 from embmap.formats.embd.writer import write
 from embmap.io.backends import open_mapped
 from embmap.io.mapping import ByteSource
@@ -119,7 +119,8 @@ def _take(name: str, data: ByteSource, tensor: Tensor) -> Any:
     """Return a tensor of a safetensors file as an EMBD file stores it."""
     if tensor.kind not in _KINDS:
         raise ValueError(f"tensor {name!r} is {tensor.kind}, which EMBD files cannot store")
-    array = data.array(tensor.offset, dtype_of(tensor.dtype), tensor.shape)
+    dtype = BFLOAT16 if tensor.kind == "BF16" else np.dtype(tensor.dtype)
+    array = data.array(tensor.offset, dtype, tensor.shape)
     return NarrowTensor(name, array) if tensor.kind == "I64" else array
 
 

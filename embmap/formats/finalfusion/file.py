@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -306,6 +306,11 @@ class FinalfusionFile(EmbeddingFile):
         if not known[0]:
             raise UnknownWordError(word, path=self.path)
         return cast("npt.NDArray[Any]", sums[0])
+
+    def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
+        yield from super()._matrices()
+        if isinstance(self._matrix, ProductMatrix):
+            yield ("vectors", "codes"), self._matrix.codes
 
     def info(self) -> dict[str, Any]:
         """Return what is known about the file without reading its data.

