@@ -7,7 +7,6 @@ that are not in the vocabulary.
 
 from __future__ import annotations
 
-import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from embmap.search.approximate import ApproximateSource
     from embmap.search.similarity import Similarity
 
-__all__ = ["EmbeddingFile", "jsonable"]
+__all__ = ["EmbeddingFile"]
 
 _creating = process_lock()
 
@@ -348,6 +347,8 @@ class EmbeddingFile(Embeddings):
         }
 
     def _described_metadata(self) -> Any:
+        from embmap.io.parsing import jsonable
+
         try:
             return jsonable(self.metadata)
         except FormatError as error:  # the other facts are still known
@@ -494,14 +495,3 @@ class EmbeddingFile(Embeddings):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path} is closed")
-
-
-def jsonable(value: Any) -> Any:
-    """Return a value from a file in a form that JSON can hold."""
-    if isinstance(value, dict):
-        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value).encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""TOML and JSON from a file or a caller, parsed within bounds.
+"""TOML and JSON from a file or a caller, parsed within bounds, and values made fit for JSON.
 
 The TOML parser of the standard library needs memory by the square of the parts of a dotted key, one
 stack frame for each level of nesting, and accepts numbers of any length. This module measures a
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["LONGEST_TOML", "parse_json", "parse_toml"]
+__all__ = ["LONGEST_TOML", "jsonable", "parse_json", "parse_toml"]
 
 LONGEST_TOML = 1 << 20  # bytes
 _DEEPEST = 32  # levels of TOML, and parts of a dotted key
@@ -112,3 +112,14 @@ def _levels(value: Any, most: int) -> Iterator[list[Any]]:
 
 def _too_deep(most: int) -> ValueError:
     return ValueError(f"values must be nested at most {most} levels deep")
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value from a file in a form that JSON can hold."""
+    if isinstance(value, dict):
+        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode(errors="replace").decode()
