@@ -164,6 +164,7 @@ def test_a_replaced_file_is_refused_when_a_matrix_is_unpickled(path):
     with embmap.open(path) as file:
         pickled = [pickle.dumps(file.vectors), pickle.dumps(file)]
     replace(path)
+    os.utime(path, (1, 1))
     for data in pickled:
         with pytest.raises(embmap.FormatError, match="changed since it was pickled"):
             pickle.loads(data)
