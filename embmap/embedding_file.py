@@ -475,7 +475,7 @@ class EmbeddingFile(Embeddings):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by path: the copy opens the file again and checks its size and time."""
+        """Pickle by path: the copy opens the file again and checks that it is the same."""
         self._check_open()
         if self._reopen is None:
             raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")

@@ -121,3 +121,17 @@ def test_the_process_lives_and_the_file_stays(tmp_path, name):
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("alive\n", "", 0)
     assert path.read_bytes() == before
+
+
+def test_embmap_loads_torch_only_when_it_is_asked_for(path):
+    program = """
+import sys
+import embmap
+embmap.cvc.load
+embmap.open(sys.argv[1]).vectors.__dlpack__()
+assert "torch" not in sys.modules
+import embmap.torch
+assert "torch" in sys.modules
+"""
+    ran = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("", "", 0)
