@@ -7,7 +7,6 @@ that are not in the vocabulary.
 
 from __future__ import annotations
 
-import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +18,13 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from embmap.columns import stream
 from embmap.embeddings import Embeddings, Key, Missing
-from embmap.errors import ClosedError, FormatError, UnknownWordError
+from embmap.errors import Closed, ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
 from embmap.indexing import build_word_index
 from embmap.io.mapping import ByteSource
+from embmap.io.parsing import jsonable
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.search.approximate import SUFFIX, ApproximateSource
@@ -36,7 +37,7 @@ from embmap.words.time_labels import TimeStep
 from embmap.words.verification import verify_words
 from embmap.words.vocabulary import Vocabulary
 
-__all__ = ["EmbeddingFile", "jsonable"]
+__all__ = ["EmbeddingFile"]
 
 _creating = process_lock()
 
@@ -207,6 +208,36 @@ class EmbeddingFile(Embeddings):
     def _refuse(self, word: str, n_unknown: int = 1) -> NoReturn:
         wordless = self._vocabulary is None
         raise UnknownWordError(word, path=self.path, n_unknown=n_unknown, wordless=wordless)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the words and vectors as an Arrow stream, in batches of a few megabytes.
+
+        The columns are ``word``, text, unless the file has no words, and ``vector``, lists of a
+        fixed size. Vectors are views of the file if it is mapped and its rows follow each other.
+
+        Parameters
+        ----------
+        requested_schema : PyCapsule, optional
+            An Arrow schema: the same columns with other types, to which they are converted.
+
+        Returns
+        -------
+        PyCapsule
+            An Arrow C stream.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        FormatError
+            If the file has no vectors, or shrank. What is wrong with words or vectors is found as
+            the stream is read; the reader raises an error of its own, with the same message.
+        TypeError, ValueError
+            If other columns are requested, or types of another kind.
+        """
+        vectors = self._stored_vectors()
+        self._file.check_whole()
+        return stream(vectors, self._vocabulary).__arrow_c_stream__(requested_schema)
 
     # Searching
 
@@ -410,7 +441,7 @@ class EmbeddingFile(Embeddings):
     def close(self) -> None:
         """Close the file. Later calls raise ClosedError; arrays already returned stay valid."""
         self.closed = True
-        gone = _Closed(self._path)
+        gone = Closed(self._path)
         # None would mean "no words" or "no vectors" to a thread in the middle of an answer.
         for name in ("_file", "_words", "_vocabulary", "_matrix", "_rows", *self._parts):
             setattr(self, name, gone)
@@ -452,41 +483,8 @@ class _NoRows:
         return self._vectors()[row]
 
 
-class _Closed:
-    """Replaces the parts of a closed file: any use raises ClosedError."""
-
-    def __init__(self, path: Path | None) -> None:
-        object.__setattr__(self, "_path", path)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._raise()
-
-    def __getitem__(self, item: object) -> NoReturn:
-        self._raise()
-
-    def __iter__(self) -> NoReturn:
-        self._raise()
-
-    def __len__(self) -> NoReturn:
-        self._raise()
-
-    def _raise(self) -> NoReturn:
-        raise ClosedError(f"{self._path} is closed")
-
-
 def _no_words(file: ByteSource, format: str) -> Vocabulary:
     return Vocabulary(file, Records(0, 0, 0, format), IndexSource(file, "memory"))
-
-
-def jsonable(value: Any) -> Any:
-    """Return a value from a file in a form that JSON can hold."""
-    if isinstance(value, dict):
-        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value).encode(errors="replace").decode()
 
 
 def _reopened(reopen: Callable[[], EmbeddingFile], nbytes: int, mtime_ns: int) -> EmbeddingFile:

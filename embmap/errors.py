@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = [
     "ArgumentError",
     "ChecksumError",
+    "Closed",
     "ClosedError",
     "EmbmapError",
     "FormatError",
@@ -184,3 +185,25 @@ class UnknownWordError(EmbmapError, KeyError):
 
 class ClosedError(EmbmapError, ValueError):
     """An operation on a file after ``close()``."""
+
+
+class Closed:
+    """Replaces the parts of a closed file: any use raises ClosedError."""
+
+    def __init__(self, path: os.PathLike[str] | None) -> None:
+        object.__setattr__(self, "_path", path)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._raise()
+
+    def __getitem__(self, item: object) -> NoReturn:
+        self._raise()
+
+    def __iter__(self) -> NoReturn:
+        self._raise()
+
+    def __len__(self) -> NoReturn:
+        self._raise()
+
+    def _raise(self) -> NoReturn:
+        raise ClosedError(f"{self._path} is closed")

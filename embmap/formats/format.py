@@ -50,6 +50,7 @@ __all__ = [
     "Output",
     "Request",
     "Writer",
+    "as_texts",
 ]
 
 FLOATS = ("float32", "float16", "float64")
@@ -252,10 +253,7 @@ class Output:
 
     def texts(self) -> dict[str, str]:
         """Return the metadata as text, and as JSON where a value is not text."""
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, default=str)
-            for key, value in self.values().items()
-        }
+        return as_texts(self.values())
 
     def pairs(self) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
         """Return the words, encoded, each with its row."""
@@ -278,6 +276,14 @@ class Output:
             out.write(data.array(begin, np.uint8, stop - begin).data)
             if self.progress is not None:
                 self.progress("copying bytes", stop, data.nbytes)
+
+
+def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as text, and as JSON where they are not text."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in values.items()
+    }
 
 
 class Writer(ABC):

@@ -20,6 +20,7 @@ from embmap.formats.finalfusion.format import FinalfusionFormat
 from embmap.formats.format import FileFormat, Format
 from embmap.formats.gensim.format import GensimFormat
 from embmap.formats.npy.format import NpyFormat, NpzFormat
+from embmap.formats.parquet.format import ParquetFormat
 from embmap.formats.safetensors.format import SafetensorsFormat
 from embmap.formats.text.format import FloretFormat, GloveFormat, Word2VecTextFormat
 from embmap.formats.word2vec.format import Word2VecFormat
@@ -44,6 +45,7 @@ FORMATS: dict[str, Format] = {
         FastTextFormat(),
         NpyFormat(),
         NpzFormat(),
+        ParquetFormat(),
         GensimFormat(),
         SafetensorsFormat(),
         FloretFormat(),

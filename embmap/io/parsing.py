@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["LONGEST_TOML", "parse_json", "parse_toml"]
+__all__ = ["LONGEST_TOML", "jsonable", "parse_json", "parse_toml"]
 
 LONGEST_TOML = 1 << 20  # bytes
 _DEEPEST = 32  # levels of TOML, and parts of a dotted key
@@ -62,6 +62,17 @@ def parse_json(
         for _ in _levels(value, _DEEPEST_JSON):
             pass
     return value
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value from a file in a form that JSON can hold."""
+    if isinstance(value, dict):
+        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode(errors="replace").decode()
 
 
 def _measure(text: str) -> None:

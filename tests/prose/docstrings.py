@@ -19,6 +19,7 @@ __all__ = ["FACES", "check_internal", "check_public", "public_names"]
 
 FACES = [
     "embmap",
+    "embmap.arrow",
     "embmap.client",
     "embmap.conversion",
     "embmap.cvc",

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from embmap.embedding_file import EmbeddingFile, jsonable
+from embmap.embedding_file import EmbeddingFile
 from embmap.errors import FormatError
 from embmap.formats.cvc.chunks import Chunk, ChunkedMatrix
 from embmap.formats.cvc.header import FORMAT
 from embmap.formats.cvc.layout import Section, parse
 from embmap.io.mapping import ByteSource
+from embmap.io.parsing import jsonable
 from embmap.progress import Progress
 from embmap.report import Report
 from embmap.vectors.matrix import Matrix
