@@ -28,7 +28,7 @@ ORDER = [
     ],
     ["formats.registry"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
-    ["conversion", "arrow"],
+    ["conversion", "arrow", "spacy"],
     ["client"],
     [""],  # embmap itself: the public face
     ["serve", "bench", "demo"],
