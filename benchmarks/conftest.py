@@ -14,7 +14,15 @@ from embmap.codecs import kernels
 
 _TINY = 2000
 _LIBRARIES = ["numpy", "xxhash", "numba"]
-_LIBRARIES += ["finalfusion", "gensim", "decompressed", "safetensors", "constriction"]
+_LIBRARIES += [
+    "finalfusion",
+    "gensim",
+    "decompressed",
+    "safetensors",
+    "constriction",
+    "pyarrow",
+    "spacy",
+]
 _THREADS = {"one thread": "1", "two threads": "2"}
 
 

@@ -123,6 +123,7 @@ def _over_time(title: str, work: str) -> tuple[Row, ...]:
 _ONE_THREAD, _TWO_THREADS = "embmap, numba, one thread", "embmap, numba, two threads"
 _EITHER = {"finalfusion": 1 / 300, "gensim": 1 / 300}
 _TENTH = {"safetensors": 0.1}
+_SPAWN, _FORK = (("spaCy worker, spawn", "embmap"), ("spaCy worker, fork", "embmap"))
 ROWS = (
     Row("open", "open", "embmap", limit=1e-3, ratios=_EITHER, any_size=False),
     Row("… peak memory over import", "open", "embmap", limit=2e6, value="peak_nbytes"),
@@ -189,6 +190,12 @@ ROWS = (
     Row("… quantized, numba", "most similar, quantized", "embmap, numba"),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
     Row("… peak memory over import", "text", "embmap", value="peak_nbytes"),
+    Row("write Parquet", "write Parquet", "embmap", ratios={"pyarrow": 1.2}),
+    Row("… private memory", "write Parquet", "embmap", limit=150e6, value="private_nbytes"),
+    Row("Parquet to npy", "read Parquet", "embmap", ratios={"pyarrow": 1.2}),
+    Row("… private memory", "read Parquet", "embmap", limit=150e6, value="private_nbytes"),
+    Row("spaCy worker, spawned, private memory", *_SPAWN, limit=300e6, value="private_nbytes"),
+    Row("spaCy worker, forked, private memory", *_FORK, limit=10e6, value="private_nbytes"),
 )
 
 
