@@ -159,6 +159,7 @@ def test_copies_of_a_pipeline_find_words_that_are_new_to_them(nlp):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_have_the_vectors(nlp, monkeypatch, method):
     if method not in multiprocessing.get_all_start_methods():
