@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from embmap.columns import stream
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import Closed, ClosedError, FormatError, UnknownWordError
 from embmap.forking import process_lock
@@ -235,6 +234,8 @@ class EmbeddingFile(Embeddings):
         TypeError, ValueError
             If other columns are requested, or types of another kind.
         """
+        from embmap.columns import stream
+
         vectors = self._stored_vectors()
         self._file.check_whole()
         return stream(vectors, self._vocabulary).__arrow_c_stream__(requested_schema)
