@@ -77,6 +77,10 @@ campaign-quick: .venv/test.installed
 	for peer in "finalfusion==0.7.1" "gensim>=4.3.3" "decompressed==2.1.1" "constriction>=0.5" "faiss-cpu>=1.9" "redis[hiredis]>=5"; do \
 		$(PIP_INSTALL) "$$peer" || echo "$$peer does not install here: its tests are skipped"; \
 	done
+	# The libraries to which vectors are handed on.
+	for library in "spacy>=3.7" "polars>=1" "duckdb>=1" "model2vec>=0.6" "datasets>=3" "jax>=0.5" "pylance>=0.20"; do \
+		$(PIP_INSTALL) "$$library" || echo "$$library does not install here: its tests are skipped"; \
+	done
 	command -v chromedriver > /dev/null || \
 		(apt-get update && apt-get install --yes chromium chromium-driver) > /dev/null 2>&1 || \
 		echo "Chromium does not install here: the tests in a browser are skipped"

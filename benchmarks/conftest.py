@@ -15,7 +15,7 @@ from embmap.codecs import kernels
 _TINY = 2000
 _LIBRARIES = ["numpy", "xxhash", "numba"]
 _LIBRARIES += ["finalfusion", "gensim", "decompressed", "safetensors", "constriction", "lmdb"]
-_LIBRARIES += ["redis", "hiredis", "torch"]
+_LIBRARIES += ["redis", "hiredis", "torch", "pyarrow", "spacy"]
 _THREADS = {"one thread": "1", "two threads": "2"}
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +33,8 @@ def main() -> None:
         "tensor": measure_tensor,
         "dlpack": measure_dlpack,
         "text": measure_text,
+        "parquet": measure_parquet,
+        "worker": measure_worker,
     }
     task = json.load(sys.stdin)
     json.dump(tasks[task.pop("what")](**task), sys.stdout)
@@ -177,6 +181,98 @@ def _in_turn(look_up: Lookup, words: list[str]) -> None:
 
 def _stacked(look_up: Lookup, words: list[str]) -> np.ndarray:
     return np.stack([look_up(word) for word in words])
+
+
+def measure_parquet(library: str, path: str, out: str) -> dict[str, Any]:
+    """Write a file as Parquet, or copy the vectors of Parquet to a file of numpy or raw numbers."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    import embmap
+    import embmap.arrow
+
+    _ = embmap.convert
+    is_written = out.endswith(".parquet")
+    file = embmap.open(path) if is_written else None
+    column = embmap.arrow.array(file.vectors) if is_written else None
+    table = pa.table({"word": file.vocab[:], "vector": column}) if is_written else None
+
+    def copy_numbers() -> None:
+        batches = parquet.ParquetFile(path).iter_batches(columns=["vector"])
+        with open(out, "wb") as raw:
+            raw.writelines(batch.column(0).flatten().to_numpy() for batch in batches)
+
+    if library == "embmap":
+        table = None
+
+        def work() -> object:
+            convert = embmap.convert
+            return embmap.arrow.write_parquet(out, file) if is_written else convert(path, out)
+    elif is_written:
+        work = partial(parquet.write_table, table, out)
+    else:
+        work = copy_numbers
+    gc.collect()
+    before = peak = anonymous_nbytes()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, anonymous_nbytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - start
+    done.set()
+    watcher.join()
+    return {"seconds": seconds, "private_nbytes": peak - before}
+
+
+def note_memory(doc: Any) -> Any:
+    """Look the vectors of a document up, and note what the worker keeps to itself."""
+    doc.user_data["sum"] = float(doc.vector.sum())
+    doc.user_data["private_nbytes"] = private_dirty_nbytes()
+    return doc
+
+
+def measure_worker(method: str, path: str, words: list[str]) -> dict[str, Any]:
+    """Let worker processes of spaCy look words up: the time, and the private memory of the last."""
+    multiprocessing.set_start_method(method)
+    import spacy
+
+    import embmap.spacy
+
+    spacy.Language.component("note_memory", func=note_memory)
+    nlp = spacy.blank("en")
+    embmap.spacy.set_vectors(nlp, path)
+    nlp.add_pipe("note_memory")
+    start = time.perf_counter()
+    docs = list(nlp.pipe([" ".join(words)] * 20, n_process=2, batch_size=5))
+    seconds = time.perf_counter() - start
+    notes = docs[-1].user_data
+    return {"seconds": seconds, **notes}
+
+
+def anonymous_nbytes() -> int:
+    """Return the resident memory that is not of a file; 0 if the system does not report it."""
+    return _read_kilobytes("/proc/self/status", "RssAnon")
+
+
+def private_dirty_nbytes() -> int:
+    """Return the memory that this process wrote and shares with no other."""
+    return _read_kilobytes("/proc/self/smaps_rollup", "Private_Dirty")
+
+
+def _read_kilobytes(path: str, field: str) -> int:
+    try:
+        with open(path) as lines:
+            found = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
+    except OSError:
+        found = []
+    return found[0] * 1024 if found else 0
 
 
 def private_nbytes() -> int:

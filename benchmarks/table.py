@@ -154,6 +154,7 @@ _PLAIN = {'access="normal"': 0.2}
 _READ = 10 + 4096 / 1200  # ten bytes for each byte of a row, and a page
 _AS_FAST = {"safetensors": 1}
 _DEFAULT_LOADER = {"torch's default loader": 0.2}
+_SPAWN, _FORK = (("spaCy worker, spawn", "embmap"), ("spaCy worker, fork", "embmap"))
 ROWS = (
     Row("import, beyond numpy", "import", "embmap", limit=15e-3),
     Row("import, open, one row, beyond numpy", "import and open", "embmap"),
@@ -246,6 +247,12 @@ ROWS = (
     *_of_a_worker("batches of 1024, .npy", "vector", 1 / 600e3),
     Row("text to finalfusion", "text", "embmap", value="bytes_per_second"),
     Row("… peak memory over import", "text", "embmap", value="peak_nbytes"),
+    Row("write Parquet", "write Parquet", "embmap", ratios={"pyarrow": 1.2}),
+    Row("… private memory", "write Parquet", "embmap", limit=150e6, value="private_nbytes"),
+    Row("Parquet to npy", "read Parquet", "embmap", ratios={"pyarrow": 1.2}),
+    Row("… private memory", "read Parquet", "embmap", limit=150e6, value="private_nbytes"),
+    Row("spaCy worker, spawned, private memory", *_SPAWN, limit=300e6, value="private_nbytes"),
+    Row("spaCy worker, forked, private memory", *_FORK, limit=10e6, value="private_nbytes"),
 )
 
 

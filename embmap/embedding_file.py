@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
@@ -21,11 +20,11 @@ import numpy.typing as npt
 from embmap.absent import Closed, NoRows, no_words
 from embmap.embeddings import Embeddings, Key, Missing
 from embmap.errors import ClosedError, FormatError, UnknownWordError
+from embmap.exchange import Exchangeable
 from embmap.forking import process_lock
 from embmap.io.mapping import ByteSource
 from embmap.progress import Progress
 from embmap.search.queries import Neighbor, Options, Queries, UnknownSectionError
-from embmap.vectors.exchange import identify, reopen_same
 from embmap.vectors.matrix import Matrix, check_out
 from embmap.words.time_labels import TimeStep
 from embmap.words.vocabulary import Vocabulary
@@ -40,7 +39,7 @@ __all__ = ["EmbeddingFile"]
 _creating = process_lock()
 
 
-class EmbeddingFile(Embeddings):
+class EmbeddingFile(Exchangeable, Embeddings):
     """An open embedding file: lazy views of its words and vectors.
 
     Parameters
@@ -72,7 +71,6 @@ class EmbeddingFile(Embeddings):
         self._matrix = matrix
         self._words = no_words(file, self.format) if vocabulary is None else vocabulary
         self._rows = NoRows(self._stored_vectors) if matrix is None else matrix.rows()
-        self._reopen: partial[Any] | None = None
         self._search: Similarity | None = None
         self.closed = False
 
@@ -473,24 +471,6 @@ class EmbeddingFile(Embeddings):
     ) -> None:
         """Close the file."""
         self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by path: the copy opens the file again and checks that it is the same."""
-        self._check_open()
-        if self._reopen is None:
-            raise TypeError(f"{self!r} was not opened by embmap.open and cannot be pickled")
-        return self._reopen.func, self._reopen.args
-
-    def _reopen_with(self, reopen: Callable[[], EmbeddingFile]) -> None:
-        """Let this file and its matrices be pickled; `reopen` opens the file again."""
-        self._reopen = partial(reopen_same, reopen, *identify(self._file))
-        for way, matrix in self._matrices():
-            matrix.origin = self._reopen, way
-
-    def _matrices(self) -> Iterator[tuple[tuple[str, ...], Matrix]]:
-        """Yield the matrices of the file, with the names of attributes that lead to them."""
-        if self._matrix is not None:
-            yield ("vectors",), self._matrix
 
     def _check_open(self) -> None:
         if self.closed:

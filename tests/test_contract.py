@@ -137,6 +137,17 @@ def agrees_with_itself(f):
     assert f.find(["none"]).tolist() == [-1]
 
 
+def test_a_stream_of_arrow_has_the_words_and_their_vectors(file):
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table(file)
+    assert table.column_names == ["word", "vector"]
+    assert table["word"].to_pylist() == WORDS
+    flat = table["vector"].combine_chunks()
+    for _ in file.shape[1:]:
+        flat = flat.flatten()
+    same(flat.to_numpy().reshape(N, *file.shape[1:]), np.asarray(file.vectors)[:N])
+
+
 def test_every_way_to_ask_for_a_vector_gives_the_same(file):
     agrees_with_itself(file)
 

@@ -115,6 +115,7 @@ TARGETS = {
     "word2vec-text": ("a.txt", {"output_format": "word2vec-text", "limit": 3000}, TEXT_BOUND),
     "glove": ("a.txt", {"output_format": "glove", "limit": 3000}, TEXT_BOUND),
     "npy": ("b.npy", {"dtype": "float16"}, BOUND),
+    "parquet": ("a.parquet", {}, WORKING // 2),
     "safetensors": ("a.safetensors", {}, BOUND),
 }
 
@@ -136,6 +137,8 @@ def numbers(tmp_path_factory):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_converting_takes_bounded_memory_however_many_numbers_there_are(tmp_path, numbers, target):
+    if target == "parquet":
+        pytest.importorskip("pyarrow")
     name, options, bound = TARGETS[target]
     steps = [str(numbers)] * (3 if name.endswith("dwe") else 1)
     assert private_memory(steps, str(tmp_path / name), **options) < bound
@@ -149,6 +152,8 @@ COPIES = {
     "dwe": ("dwe", {"limit": FILLED}, {}),
     "dwe, the other layout": ("dwe", {"limit": FILLED}, {"output_layout": "stream"}),
     "npy": ("npy", {}, {}),
+    "parquet": ("parquet", {}, {}),
+    "parquet, other numbers": ("parquet", {}, {"dtype": "float16"}),
     "safetensors": ("safetensors", {}, {}),
 }
 
@@ -156,10 +161,12 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_a_file_is_copied_to_its_own_format_in_bounded_memory(tmp_path, numbers, name):
     extension, made, options = COPIES[name]
+    if extension == "parquet":
+        pytest.importorskip("pyarrow")
     path = tmp_path / f"a.{extension}"
     embmap.convert([numbers, numbers] if extension == "dwe" else numbers, path, **made)
     used = private_memory(str(path), str(tmp_path / f"b.{extension}"), **options)
-    assert used < (WORKING if extension == "dwe" else BOUND)
+    assert used < (WORKING if extension in ("dwe", "parquet") else BOUND)
 
 
 @pytest.mark.parametrize("extension", ["weights", "safetensors"])

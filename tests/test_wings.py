@@ -17,7 +17,8 @@ ORDER = [
     ["codecs"],
     ["words", "vectors"],
     ["search"],
-    ["absent", "embeddings", "indexing"],
+    ["absent", "embeddings", "indexing", "columns"],
+    ["exchange"],
     ["embedding_file"],
     ["formats.exchange"],
     ["formats.format"],
@@ -25,11 +26,11 @@ ORDER = [
     [
         *("formats.finalfusion", "formats.dwe", "formats.embd", "formats.cvc", "formats.word2vec"),
         *("formats.text", "formats.fasttext", "formats.npy", "formats.safetensors"),
-        "formats.gensim",
+        *("formats.gensim", "formats.parquet"),
     ],
     ["formats.registry", "devices"],
     ["opening", "finalfusion", "dwe", "embd", "cvc", "subwords"],
-    ["conversion"],
+    ["conversion", "arrow", "spacy"],
     ["client", "torch"],
     [""],  # embmap itself: the public face
     ["serve", "bench", "demo"],

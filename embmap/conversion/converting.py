@@ -79,11 +79,12 @@ def convert(
         The file to create or replace. It must not be one of the files that are read.
     input_format : str, optional
         "finalfusion", "embd", "cvc", "dwe", "word2vec" (binary), "word2vec-text" (or "textdims"),
-        "glove" (or "text"), "floret", "fasttext", "npy", "npz", "safetensors" or "gensim"; by
-        default the bytes decide.
+        "glove" (or "text"), "floret", "fasttext", "npy", "npz", "parquet", "safetensors" or
+        "gensim"; by default the bytes decide.
     output_format : str, optional
         "finalfusion", "embd", "cvc", "dwe", "word2vec", "word2vec-text", "glove", "floret",
-        "fasttext", "npy", "npz", "safetensors" or "gensim"; by default the extension decides.
+        "fasttext", "npy", "npz", "parquet", "safetensors" or "gensim"; by default the extension
+        decides.
     dim : int, optional
         Cut vectors to their first `dim` numbers. Vectors of models that were trained for it
         (Matryoshka representation learning) stay useful. Quantized vectors are decoded.
@@ -155,6 +156,8 @@ def convert(
         If arguments contradict each other, or a format does not support them.
     OSError
         If a file cannot be read or written.
+    ImportError
+        If the input or the output is Parquet and pyarrow is not installed.
     """
     sources = [src] if isinstance(src, str | os.PathLike) else list(src)
     inputs = [Path(os.fsdecode(path)) for path in sources]

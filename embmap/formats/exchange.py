@@ -22,7 +22,7 @@ from embmap.words.subwords import SubwordIndexer
 from embmap.words.table import WordTable
 from embmap.words.time_labels import TimeLabel, check_labels, find_step
 
-__all__ = ["Input", "Original", "Output", "Request"]
+__all__ = ["Input", "Original", "Output", "Request", "as_texts"]
 
 _READ = 1 << 22
 
@@ -219,12 +219,7 @@ class Output:
 
     def texts(self) -> dict[str, str]:
         """Return the metadata as text, and as JSON where a value is not text."""
-        import json
-
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, default=str)
-            for key, value in self.values().items()
-        }
+        return as_texts(self.values())
 
     def pairs(self) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
         """Return the words, encoded, each with its row."""
@@ -247,3 +242,13 @@ class Output:
             out.write(data.array(begin, np.uint8, stop - begin).data)
             if self.progress is not None:
                 self.progress("copying bytes", stop, data.nbytes)
+
+
+def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as text, and as JSON where they are not text."""
+    import json
+
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in values.items()
+    }

@@ -46,6 +46,7 @@ _LINES = {
     "fasttext": _Line("fasttext", "FastTextFormat", b"\xba\x16O/"),
     "npy": _Line("npy", "NpyFormat", b"\x93NUMPY", others=False),
     "npz": _Line("npy", "NpzFormat", b"PK\3\4", others=False),
+    "parquet": _Line("parquet", "ParquetFormat", b"PAR1", others=False),
     "gensim": _Line("gensim", "GensimFormat", (b"\x80", b"ccopy_reg\n"), others=False),
     "safetensors": _Line("safetensors", "SafetensorsFormat", b"{", offset=8, others=False),
     "floret": _Line("text", "FloretFormat"),

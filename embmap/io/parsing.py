@@ -66,6 +66,17 @@ def parse_json(
     return value
 
 
+def jsonable(value: Any) -> Any:
+    """Return a value from a file in a form that JSON can hold."""
+    if isinstance(value, dict):
+        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode(errors="replace").decode()
+
+
 def _measure(text: str) -> None:
     """Raise ValueError if the parts of a text are too many or nested too deeply."""
     depth = n_dots = n_parts = 0
@@ -112,14 +123,3 @@ def _levels(value: Any, most: int) -> Iterator[list[Any]]:
 
 def _too_deep(most: int) -> ValueError:
     return ValueError(f"values must be nested at most {most} levels deep")
-
-
-def jsonable(value: Any) -> Any:
-    """Return a value from a file in a form that JSON can hold."""
-    if isinstance(value, dict):
-        return {jsonable(str(key)): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, int | None) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value).encode(errors="replace").decode()

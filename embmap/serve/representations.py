@@ -136,19 +136,18 @@ def _npy_header(kind: str, shape: tuple[int, ...]) -> bytes:
 def has_arrow() -> bool:
     """Return whether pyarrow is installed."""
     try:
-        import pyarrow  # type: ignore[import-untyped,unused-ignore] # noqa: F401
+        import pyarrow  # noqa: F401
     except ImportError:
         return False
     return True
 
 
 def _arrow(facts: dict[str, Any], vectors: npt.NDArray[Any], missing: Sequence[int]) -> bytes:
-    import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+    import pyarrow as pa
 
-    flat = pa.array(as_numbers(vectors).reshape(-1))
-    nested = flat
-    for size in reversed(vectors.shape[1:]):
-        nested = pa.FixedSizeListArray.from_arrays(nested, size)
+    from embmap.arrow import array
+
+    nested = array(vectors)
     if missing:
         chosen_rows = np.arange(len(vectors)).astype(object)
         chosen_rows[list(missing)] = None

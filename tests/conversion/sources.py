@@ -70,6 +70,12 @@ def make(name, folder):
         with path.open("wb") as handle:
             np.savez_compressed(handle, vectors=VECTORS, lengths=np.arange(5))
         return path, {"vocab": vocab}
+    elif name == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        columns = [range(5), WORDS, list(VECTORS)]
+        types = {"n": pa.int64(), "word": pa.string(), "emb": pa.list_(pa.float32())}
+        table = pa.table(columns, pa.schema(types.items()))
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
     elif name == "safetensors":
         saved = pytest.importorskip("safetensors.numpy")
         saved.save_file({"emb": VECTORS, "bias": VECTORS[0]}, path)
@@ -97,6 +103,7 @@ INPUTS = (
     "glove",
     "npy",
     "npz",
+    "parquet",
     "safetensors",
     "gensim",
 )
@@ -108,6 +115,7 @@ OUTPUTS = {
     "word2vec-text": ".vec",
     "glove": ".txt",
     "npy": ".npy",
+    "parquet": ".parquet",
     "safetensors": ".safetensors",
     "gensim": ".kv",
 }

@@ -25,6 +25,9 @@ def read_arrays(path, name):
     if name == "npz":
         with np.load(path) as archive:
             return {key: archive[key] for key in archive.files}
+    if name == "parquet":
+        table = pytest.importorskip("pyarrow.parquet").read_table(path)
+        return {key: np.array(table[key].to_pylist()) for key in table.column_names}
     if name == "safetensors":
         return pytest.importorskip("safetensors.numpy").load_file(path)
     if name == "gensim":

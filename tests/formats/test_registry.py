@@ -28,6 +28,8 @@ def written(tmp_path):
     """Write the vectors in a format; several of them, if the format holds time steps."""
 
     def write(name, target, **options):
+        if name == "parquet":
+            pytest.importorskip("pyarrow")
         source = tmp_path / "source.vec"
         keys, head = (range(3), "3 4 2 3 1 5 < >") if name == "floret" else (WORDS, "3 4")
         lines = [f"{key} {' '.join(map(str, row))}" for key, row in zip(keys, VECTORS, strict=True)]
@@ -211,6 +213,7 @@ def test_without_its_class_the_format_is_unknown(tmp_path):
         ("two words.vec", b"2 2\na 1 2\nb 3 4\n", "word2vec text", "'two words.fifu'"),
         ("a.kv", b"\x80\x04gensim", "gensim", "a.fifu"),
         ("a.npz", b"PK\x03\x04", "npz", "a.fifu"),
+        ("a.parquet", b"PAR1", "Parquet", "a.fifu"),
         ("glove.txt.gz", b"\x1f\x8b\x08", "gzip", "glove.fifu"),
         ("glove.txt.xz", b"\xfd7zXZ\0", "xz", "glove.fifu"),
     ],

@@ -1,0 +1,3 @@
+"""Parquet: tables of columns, which pyarrow reads and writes."""
+
+FORMAT = "parquet"
