@@ -74,7 +74,7 @@ campaign-quick: .venv/test.installed
 # The peers are compared with where they install; tests that need one say so when it is missing.
 .venv/test.installed: .venv/created pyproject.toml
 	$(PIP_INSTALL) --editable ".[test]"
-	for peer in "finalfusion==0.7.1" "gensim>=4.3.3" "decompressed==2.1.1" "constriction>=0.5" "faiss-cpu>=1.9" "redis[hiredis]>=5"; do \
+	for peer in "finalfusion==0.7.1" "gensim>=4.3.3" "decompressed==2.1.1" "constriction>=0.5" "faiss-cpu>=1.9" "redis[hiredis]>=5" "lmdb>=1.4"; do \
 		$(PIP_INSTALL) "$$peer" || echo "$$peer does not install here: its tests are skipped"; \
 	done
 	# The libraries to which vectors are handed on.

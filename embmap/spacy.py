@@ -87,7 +87,13 @@ class FileVectors(BaseVectors):  # type: ignore[misc]
         return _reopened, (self.file, self._attr, (self.strings, *self._carried))
 
     def to_ops(self, ops: Ops) -> None:
-        """Return vectors as arrays of a device from now on; the file stays where it is."""
+        """Return vectors as arrays of a device from now on; the file stays where it is.
+
+        Parameters
+        ----------
+        ops : thinc.api.Ops
+            The operations of the device.
+        """
         self._ops = ops
         self.data = ops.xp.empty((0, self.file.dim), "f")  # spaCy asks which kind of array it is
 
@@ -189,11 +195,23 @@ class FileVectors(BaseVectors):  # type: ignore[misc]
         raise TypeError(f"no vector can be added to {self.file.path}; it stays as it is")
 
     def to_bytes(self, **_: Any) -> bytes:
-        """Return bytes that name the file, by which spaCy compares the vectors of pipelines."""
+        """Return what spaCy compares the vectors of pipelines by.
+
+        Returns
+        -------
+        bytes
+            The path and the shape, as JSON.
+        """
         return json.dumps([str(self.file.path), *self.shape]).encode()
 
     def to_disk(self, path: str | Path, **_: Any) -> None:
-        """Note the length of a vector; the configuration of the pipeline names the file."""
+        """Note the length of a vector; the configuration of the pipeline names the file.
+
+        Parameters
+        ----------
+        path : path-like
+            The folder of the vocabulary.
+        """
         (Path(path) / _SAVED).write_text(json.dumps({"dim": self.vectors_length}), "utf-8")
 
     def from_disk(self, path: str | Path, **_: Any) -> FileVectors:

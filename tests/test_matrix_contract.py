@@ -13,6 +13,7 @@ from embmap.formats.composed import FastTextRows, FastTextWords
 from embmap.formats.cvc.chunks import ChunkedMatrix
 from embmap.formats.cvc.halves import Halves
 from embmap.formats.dwe.timestep import Timestep, Trajectories
+from embmap.formats.parquet.table import ParquetMatrix, ParquetTable
 from embmap.formats.text.reader import TextMatrix
 from embmap.formats.word2vec.file import Word2VecMatrix
 from embmap.io.backends import open_mapped
@@ -114,6 +115,13 @@ def taken_apart():
     return FastTextRows.of(words, ArrayMatrix(ROWS), buckets, NGRAMS)
 
 
+def parquet(folder):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    np.save(folder / "a.npy", ROWS)
+    embmap.convert(folder / "a.npy", folder / "a.parquet")
+    return ParquetTable(open_mapped(folder / "a.parquet"), None).vectors()
+
+
 def read_by_converting(path):
     """The matrix that a conversion reads an input through."""
     from contextlib import ExitStack
@@ -213,6 +221,7 @@ CASES = {
         0,
     ),
     "text": (TextMatrix, text, ROWS, 0),
+    "parquet": (ParquetMatrix, parquet, ROWS, 0),
     "word2vec": (Word2VecMatrix, word2vec, ROWS, 0),
     "word2vec, read": (Word2VecMatrix, lambda folder: word2vec(folder, b"", "read"), ROWS, 0),
     "fasttext": (FastTextWords, fasttext, ROWS, 1e-6),

@@ -115,7 +115,7 @@ TARGETS = {
     "word2vec-text": ("a.txt", {"output_format": "word2vec-text", "limit": 3000}, TEXT_BOUND),
     "glove": ("a.txt", {"output_format": "glove", "limit": 3000}, TEXT_BOUND),
     "npy": ("b.npy", {"dtype": "float16"}, BOUND),
-    "parquet": ("a.parquet", {}, WORKING // 2),
+    "parquet": ("a.parquet", {}, WORKING * 2 // 3),
     "safetensors": ("a.safetensors", {}, BOUND),
 }
 
