@@ -94,7 +94,7 @@ class FileVectors(BaseVectors):  # type: ignore[misc]
         ops : thinc.api.Ops
             The operations of the device.
         """
-        self._ops = ops
+        self._ops: Any = ops
         self.data = ops.xp.empty((0, self.file.dim), "f")  # spaCy asks which kind of array it is
 
     @property
